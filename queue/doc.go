@@ -51,6 +51,16 @@
 // type, the rule and the JSON path instead. The cause of a failed [KeyFunc],
 // [CostFunc] or [ZoneFunc] is reachable with errors.As, and its text is not ours.
 //
+// # Where to read
+//
+//	task.go       Task; option.go what happens to its options
+//	policy.go     Policy and Rule; validate.go what is refused, with all faults at once
+//	demand.go     what a task needs by its policy: keys, costs, zones; jsonpath.go and zone.go find them
+//	file*.go      policies in a YAML file, and which changes of it can be followed
+//	client.go     Client, Enqueue; many.go Book, and both for many tasks
+//	backend.go    what batches, schedules and pools need of this package
+//	errors.go     the errors
+//
 // This package does not decide whether a task may run now: package throttle
 // does, when a pool asks, and when a client books. It does not hold back what a plain asynq client
 // enqueues; the pool refuses that with the same [DemandError], and a cost above

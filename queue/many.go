@@ -41,7 +41,7 @@ type Result struct {
 // woken at the instant of that place: it is dequeued once, and its permits are spent
 // then. A task that may run now is enqueued to run now; it has its place too, so that
 // none that comes later passes it. While a gate of its policy is closed it has no place
-// and starts when the gate opens.
+// and starts after the gate has opened: all that wait for it start at the pace of the policy.
 //
 // When the instant lies behind the task's asynq.Deadline, or further away than
 // [MaxWait], the error is a throttle.TooLateError with the instant, which unwraps to
@@ -59,7 +59,7 @@ type Result struct {
 // is for the rule that binds now, see throttle.Policy: one that waits for its phone has
 // no place at the provider, and may have to wait there again.
 //
-// An asynq server without a pool runs the task too, up to 5 s after its instant, and
+// An asynq server without a pool runs the task too, 5 to 10 s after its instant, and
 // without regard for any limit. ctx is for the call.
 func (c *Client) Book(ctx context.Context, task *Task, opts ...asynq.Option) (Booked, error) {
 	r := c.BookMany(ctx, []*Task{task}, opts...)[0]
@@ -390,12 +390,15 @@ func (c *Client) cancelUnused(ctx context.Context, entries []*pendingTask) {
 	defer cancel()
 	var promoted []throttle.Promotion
 	for _, e := range entries {
+		if ctx.Err() != nil {
+			break
+		}
 		if e.Err == nil || !e.Own || c.shared(ctx, e) {
 			continue
 		}
 		next, err := e.Policy.Cancel(ctx, e.Request)
-		if err != nil {
-			break
+		if err != nil && !luascripts.Sharded(c.rdb) && !throttle.ForWorkers.Answered(err) {
+			break // the one server does not answer; of a Cluster that of another key may
 		}
 		promoted = append(promoted, next...)
 	}

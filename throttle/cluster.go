@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -26,7 +27,8 @@ func storeOn(rdb redis.UniversalClient) store {
 // instant than need be for a moment. A process that dies in between leaves a permit
 // charged that nobody used. Each slot grants by the clock of its own server, so a job
 // may start after the instant at which a rule counts it, by as much as a grant may
-// be old when it is acted on (see [slack]).
+// be old when it is acted on (see [slack]). Where the later servers always take longer than that to
+// answer, each grant comes too late and is given back.
 //
 // The clocks of servers differ. An answer is by the clock of the server that has the
 // narrowest key: what others say is carried over by the difference, as far as their replies
@@ -103,6 +105,29 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 	}
 	c.AcquireReply = out
 	return err
+}
+
+// atOnce calls f for all slots at the same time. When a hook of the client panics the caller panics, as
+// it does where it makes the call itself.
+func atOnce(all []slotCalls, f func(n int, at slotCalls)) {
+	if len(all) == 1 {
+		f(0, all[0])
+		return
+	}
+	panics := make([]any, len(all))
+	var wg sync.WaitGroup
+	for n, at := range all {
+		wg.Go(func() {
+			defer func() { panics[n] = recover() }()
+			f(n, at)
+		})
+	}
+	wg.Wait()
+	for _, p := range panics {
+		if p != nil {
+			panic(p)
+		}
+	}
 }
 
 // clockOf is the clock of the server that has the key of a rule.
@@ -265,23 +290,39 @@ func (s clusterStore) leaveLeases(ctx context.Context, a luascripts.AcquireArgs,
 	return promoted
 }
 
+// cancel gives back in all slots at the same time: a server that is silent for as long as ctx lasts must not
+// keep the others from being asked. A status for which the call is repeated goes before an error, so that
+// it is repeated.
 func (s clusterStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
-	var out luascripts.CancelReply
-	for n, at := range slots(a.Rules) {
+	all := slots(a.Rules)
+	replies, errs := make([]luascripts.CancelReply, len(all)), make([]error, len(all))
+	atOnce(all, func(n int, at slotCalls) {
 		call := a
 		call.Rules = a.Rules[at.from:at.to]
 		call.Back = a.Back && n == 0 // it comes back by the narrowest key
-		r, err := s.redisStore.cancel(ctx, call)
-		if err != nil || r.Status > luascripts.Withdrawn {
-			r.Rule += at.from
-			return r, err // the rest of it is given back when this is repeated
-		}
-		if n == 0 {
-			out.Status = r.Status
+		replies[n], errs[n] = s.redisStore.cancel(ctx, call)
+	})
+	out := luascripts.CancelReply{Status: replies[0].Status}
+	var failed error
+	fault := false
+	for n, at := range all {
+		r := replies[n]
+		switch {
+		case errs[n] != nil:
+			if failed == nil {
+				failed = errs[n]
+			}
+			continue
+		case r.Status > luascripts.Withdrawn && !fault:
+			fault = true
+			out.Status, out.Rule, out.Version = r.Status, r.Rule+at.from, r.Version
 		}
 		out.Now, out.Promoted = r.Now, append(out.Promoted, moved(r.Promoted, at)...)
 	}
-	return out, nil
+	if fault {
+		failed = nil
+	}
+	return out, failed
 }
 
 func (s clusterStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error) {

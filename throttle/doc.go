@@ -125,7 +125,7 @@
 //
 // # Where to read
 //
-//	limit*.go       Limit: its kinds, its text
+//	limit.go        Limit; limit_kinds.go its kinds, limit_text.go its text
 //	limiter.go      Limiter: a named limit on a server
 //	policy.go       Policy: several limiters that decide together; rules.go checks them
 //	config.go       Config, and what New refuses; errors.go the errors
@@ -138,7 +138,8 @@
 //	charge.go       Adjust: a charge that is corrected after the work
 //	lease.go        leases that are renewed while their holder works
 //	fallback.go     what decides while Redis is away
-//	store.go        where permits are counted: cluster.go in Redis Cluster, memory.go in this process
+//	store.go        where permits are counted, and calls of it that are repeated: cluster.go is for Redis Cluster,
+//	                memory.go for this process
 //	coalesce.go     calls of several goroutines in one script
 //	workers.go      ForWorkers, for those who write a worker; bookmany.go books for many jobs
 //	observer.go     what happens to permits, told to an observer

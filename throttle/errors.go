@@ -1,9 +1,13 @@
 package throttle
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 // What a caller can act on. Each comes with a typed error that carries the data
@@ -146,4 +150,51 @@ func (e *unavailableError) Unwrap() []error {
 		}
 	}
 	return all
+}
+
+// fault translates what a script call about several rules came back with; rule is
+// the one that it stumbled over, from 1.
+func (rs ruleSet) fault(ctx context.Context, op string, rule int, status luascripts.Status, err error) error {
+	if rule < 1 || rule > len(rs) {
+		rule = 1
+	}
+	return rs[rule-1].fault(ctx, op, status, err)
+}
+
+// fault translates what a script call came back with; no error type of the
+// Redis client leaves this package.
+func (l *Limiter) fault(ctx context.Context, op string, status luascripts.Status, err error) error {
+	if err == nil {
+		switch status {
+		case luascripts.NewerSchema:
+			return fmt.Errorf("%w: rule %q", ErrSchema, l.rule)
+		case luascripts.Corrupt:
+			return fmt.Errorf("%w: rule %q", ErrCorrupt, l.rule)
+		}
+		return nil
+	}
+	if _, ok := errors.AsType[*outdatedError](err); ok {
+		return err
+	}
+	kind := rediserr.Of(err)
+	u := &unavailableError{Op: op, Reason: err.Error()}
+	u.answered = errors.Is(err, errClock) || kind.Answered() && kind != rediserr.Passing
+	if !u.answered && hasEnded(ctx) { // the caller's own doing, and not Redis'
+		u.Reason, u.ended = "", context.Cause(ctx)
+	}
+	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, end) || u.ended != nil && errors.Is(ctx.Err(), end) {
+			u.cause = end
+		}
+	}
+	return u
+}
+
+// hasEnded says that a context has ended, or that its deadline is past: a connection has the
+// same deadline, and may notice it some microseconds before the context does.
+func hasEnded(ctx context.Context) bool {
+	if at, ok := ctx.Deadline(); ok && !time.Now().Before(at) {
+		<-ctx.Done()
+	}
+	return ctx.Err() != nil
 }

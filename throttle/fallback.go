@@ -27,6 +27,10 @@ const unavailablePause = 250 * time.Millisecond
 // and refuses (it is full) is asked each time, and nothing is taken back: it charged
 // nothing.
 //
+// What a policy knows of this holds for all its keys. So on Redis Cluster one master that does not
+// answer lets the keys of the others be decided without Redis, too, for these 250 ms. With FailClosed
+// only the keys of that master fail.
+//
 // A job that had a place in Redis and was served without it holds up the others
 // until 100 ms after its instant.
 //

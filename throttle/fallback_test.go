@@ -94,8 +94,8 @@ func TestAwayDoesNotHammer(t *testing.T) {
 		c.pulled.Store(false)
 		mustTry(t, l, true, throttle.FailClosed)
 		mustTry(t, l, false, throttle.FailClosed)
-		if got := c.tries.Load() - before; got != 2 {
-			t.Errorf("%d calls, want 2: Redis decides again", got)
+		if got := c.tries.Load() - before; got != 3 { // the first finds out anew that miniredis has no functions
+			t.Errorf("%d calls, want 3: Redis decides again", got)
 		}
 	})
 }

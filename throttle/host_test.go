@@ -18,6 +18,7 @@ type host struct {
 	settled []throttle.Decision
 	refuse  error // of Begin
 	late    int   // so many grants are not fresh
+	putOff  []throttle.Decision
 }
 
 func (h *host) Job() string            { return "task" }
@@ -35,6 +36,11 @@ func (h *host) Begin(ctx context.Context, p *throttle.Policy, d throttle.Decisio
 		return false, err
 	}
 	return h.refuse == nil, h.refuse
+}
+
+func (h *host) PutOff(_ context.Context, _ *throttle.Policy, d throttle.Decision) error {
+	h.putOff = append(h.putOff, d)
+	return errDeferred
 }
 
 func (h *host) Defer(context.Context, *throttle.Policy, throttle.Decision) error { return errDeferred }

@@ -145,8 +145,9 @@ func (p *Policy) Renew(ctx context.Context, grants []Decision) []error {
 // [ErrLeaseLost], when one is lost: it ended before it was renewed, or Redis did
 // not answer for so long that it may have. Until release returns no other job gets
 // the place, unless it was lost. release ends the leases at once and returns
-// the jobs that come next; it is idempotent, and works after ctx has ended. Of a grant without
-// leases it does nothing.
+// the jobs that come next; it works after ctx has ended. After an error call it again: the leases
+// are not renewed any more, but may stand until they end by themselves. After a success it does nothing,
+// and of a grant without leases it never does anything.
 func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, release func(context.Context) ([]Promotion, error)) {
 	lease := shortestLease(p, d)
 	if lease == 0 {
@@ -166,15 +167,20 @@ func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, re
 	k.expiry = time.AfterFunc(time.Until(d.startEarliest.Add(k.heldFor)), k.lost)
 	var wg sync.WaitGroup
 	wg.Go(func() { k.renew(renewing, lease/3) })
-	var once sync.Once
+	var mu sync.Mutex // the second of two calls at once waits for the first
+	released := false
 	return held, func(ctx context.Context) (promoted []Promotion, err error) {
-		once.Do(func() {
-			k.expiry.Stop()
-			stop()
-			wg.Wait()
-			promoted, err = p.Release(ctx, d)
-			lose(context.Canceled)
-		})
+		mu.Lock()
+		defer mu.Unlock()
+		if released {
+			return nil, nil
+		}
+		k.expiry.Stop()
+		stop()
+		wg.Wait()
+		promoted, err = p.Release(ctx, d)
+		lose(context.Canceled)
+		released = err == nil
 		return promoted, err
 	}
 }

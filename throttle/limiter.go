@@ -20,8 +20,8 @@ import (
 // Limiter is a named limit: a rule, on a Redis server, or with [NewLocal] in
 // this process. It counts permits per key. Limiters of the same name and prefix
 // share their state, in any number of processes, and should have the same
-// limit in code. Of two that differ each decides by its own limit, and writes the ledger by it.
-// It may drop grants that the other one still needs; two sliding limits don't. So change
+// limit in code. When two differ, each decides by its own limit, and writes the ledger in the form of that.
+// That may drop grants that the other one still needs; two sliding limits keep them. So change
 // a limit that is in use with [Limiter.SetLimit], which goes before both, and not by a
 // rolling deploy.
 //
@@ -206,8 +206,8 @@ func (l *Limiter) CloseKey(ctx context.Context, key string, d time.Duration) (un
 	return reply.Until, err
 }
 
-// closeKey closes the key of a rule. The job goes first in the narrower rules too,
-// and in those that share the key.
+// closeKey closes the key of a rule for d; 0 opens it. A job of r that has no place there gets the first
+// one, and the first turn at the narrower rules and at those that share the key.
 func closeKey(ctx context.Context, p *Policy, rule int, r Request, d time.Duration) (reply luascripts.CloseReply, err error) {
 	if err := r.check(p.rules); err != nil {
 		return reply, err

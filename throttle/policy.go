@@ -52,6 +52,8 @@ type Policy struct {
 	awaySince atomic.Int64     // since when Redis does not answer, in nanoseconds; 0 while it does
 	decided   func(any, error) // hears each decision, in tests; may be nil
 
+	putOff atomic.Int32 // tasks in a row that were put off because their grants came too late
+
 	forms  luascripts.CallForms // of its calls
 	last   lastLimits           // by which it decided last
 	oneKey oneKeyRules
@@ -212,9 +214,9 @@ func (p *Policy) Book(ctx context.Context, r Request) (Decision, error) {
 	return p.decideForJob(ctx, luascripts.Book, r)
 }
 
-// Redeem grants a job its permits when its instant has come, up to InlineWait
-// ahead of its instant, and otherwise books, or returns the booking's instant
-// anew. The same Token gets the same grant, however often it is sent; a zero
+// Redeem asks for the permits of a job. They are granted when its instant has come, or is at most
+// InlineWait away. Until then the job gets a booking, or the new instant of the booking that
+// it has. The same Token gets the same grant, however often it is sent; a zero
 // Token is drawn. With MaxWait exceeded the job leaves the line and the error
 // is a [TooLateError], with a cost above a limit an [ExceedsLimitError].
 //

@@ -153,8 +153,8 @@ func (f refund) in(ctx context.Context, t storeCall) (_ []Promotion, given bool,
 		var err error
 		reply, err = t.store.cancel(ctx, args)
 		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
-		if err != nil {
-			return nil, false, err
+		if err != nil { // of a Cluster some slots may have given back, and promoted others
+			return p.rules.promotions(reply.Promoted, f.ids, reply.Now), false, err
 		}
 	}
 	return p.rules.promotions(reply.Promoted, f.ids, reply.Now), reply.Status == luascripts.Granted, nil

@@ -99,7 +99,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 	}
 	w := newWaiter(v.p, v.job)
 	defer w.stop()
-	for {
+	for stale := 0; ; {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -115,6 +115,10 @@ func (v *Reservation) Wait(ctx context.Context) error {
 			}
 		default:
 			if ok, err := v.settle(ctx, d); ok || err != nil {
+				return err
+			}
+			stale++
+			if err := wait(ctx, stalePause(stale)); err != nil {
 				return err
 			}
 		}

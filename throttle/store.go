@@ -174,3 +174,194 @@ func (s *clockedStore) now() time.Time { return time.Now().Add(time.Duration(s.a
 
 // errClock says that a store's clock moved away from each answer it gave.
 var errClock = errors.New("its clock is in no window that it was asked about")
+
+// storeCall is one call of a store, with the limits that it is sent with. It is sent again while the
+// store does not decide: its clock is in none of the windows that were sent, or one of
+// the limits that were sent was replaced. Most callers loop like this ([acquisition.ask] may look at the
+// limits with its call, too):
+//
+//	for again := true; again; {
+//		setLimits(rules, t.limits, t.begin())
+//		reply, err = t.store.cancel(ctx, args)
+//		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
+//	}
+type storeCall struct {
+	rules   ruleSet
+	store   *clockedStore
+	keys    keySet
+	limits  []limitInForce // by which the store is asked now
+	fixed   bool           // newer limits are not looked for
+	assumed *assumedLimits // what the store is to compare with the stored limits; nil for nothing
+
+	roundTripTimes     // of the last call
+	clocks         int // replies in a row that its clock was in no window
+	outdated       int // replies that a limit was replaced
+	changed        int // replies that another limit was stored than the one known here
+}
+
+// roundTripTimes is when a call was made and answered, by the local, monotonic clock.
+type roundTripTimes struct {
+	began, ended time.Time
+	shown        time.Time // when the server's clock showed what the answer says, at the latest
+	confirmed    bool      // earlier answers say so, too
+}
+
+// observe learns from the answer of a store what its clock shows.
+func (t *roundTripTimes) observe(s *clockedStore, now time.Time) {
+	if !now.IsZero() {
+		t.shown, t.confirmed = s.clock.Observe(now, t.began, t.ended)
+		s.ahead.Store(int64(now.Sub(t.shown)))
+	}
+}
+
+// localTimes puts those of an answer into it, unless the store has done so. A grant may be at most
+// `old` when it is acted on. As long as one answer is all that is known of a clock, the grant
+// may be as old as the call.
+func (t *roundTripTimes) localTimes(r *luascripts.AcquireReply, old time.Duration) {
+	if !r.Local.Start.IsZero() {
+		return
+	}
+	ahead := r.At.Sub(r.Now)
+	r.Local.Start = t.shown.Add(ahead)
+	since := r.Local.Start
+	if !t.confirmed {
+		since = t.began.Add(ahead)
+	}
+	r.Local.Until = since.Add(old)
+}
+
+// How old a grant may be when it is acted on, at the least and at the most; an older one is acquired anew. A
+// process often stands still for less than the least, when other programs run or garbage is collected.
+const (
+	staleMin = 10 * time.Millisecond
+	staleMax = time.Second
+	// staleSlots is the least where several servers are asked one after the other.
+	staleSlots = 50 * time.Millisecond
+)
+
+// slack is how old a grant of the rules may be when it is acted on: a tenth of the shortest
+// window.
+func slack(calls []luascripts.RuleCall) time.Duration {
+	least := staleMax
+	for i := range calls {
+		least = min(least, max(calls[i].Window/10, staleMin))
+	}
+	return least
+}
+
+// answer is what every reply says about itself.
+type answer struct {
+	status  luascripts.Status
+	rule    int // from 1; 0 for none
+	version int64
+	now     time.Time
+}
+
+// newStoreCall begins a call where the policy counts, by the limits that are in force.
+func newStoreCall(ctx context.Context, p *Policy, keys keySet) (storeCall, error) {
+	in, err := p.limitsInForce(ctx, keys)
+	return storeCall{rules: p.rules, store: p.store, keys: keys, limits: in}, err
+}
+
+// newStoreCallAssuming is [newStoreCall], but the limits are not read first when that is due: the call compares those
+// known here with the stored ones, where one server has all keys.
+func newStoreCallAssuming(ctx context.Context, p *Policy, keys keySet) (storeCall, error) {
+	if s, ok := p.store.store.(redisStore); ok && !p.keyLimits && !s.coalescer.scattered.Load() {
+		look, err := p.rules.assumeLimits(ctx)
+		if err != nil {
+			return storeCall{}, err
+		}
+		if look != nil {
+			return storeCall{rules: p.rules, store: p.store, keys: keys, limits: look.limits(), assumed: look}, nil
+		}
+	}
+	return newStoreCall(ctx, p, keys)
+}
+
+// readLimitsAgain follows a call that assumed a wrong limit. The rule, counted from 1, says whose limit that was: it is
+// read, and the next call assumes the limits again. After roundTripsMax such calls all limits are read first. So
+// they are when rule is 0: then Redis answered an error, as when the limits are on another server, and to read them
+// may say better what is wrong. The caller sends its call again.
+func (t *storeCall) readLimitsAgain(ctx context.Context, p *Policy, rule int) (err error) {
+	t.assumed.end(ctx, time.Time{}, errOtherLimit)
+	t.assumed = nil
+	if rule >= 1 && rule <= len(t.rules) {
+		t.rules[rule-1].readLimit(ctx)
+		if t.changed++; t.changed < roundTripsMax { // what is known of the others may still hold
+			if t.assumed, err = t.rules.assumeLimits(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if t.assumed != nil {
+		t.limits = t.assumed.limits()
+		return nil
+	}
+	t.limits, err = p.limitsInForce(ctx, t.keys)
+	return err
+}
+
+// newStoreCallBy begins a call by given limits, which stay what they are.
+func newStoreCallBy(p *Policy, store *clockedStore, limits []limitInForce) storeCall {
+	return storeCall{rules: p.rules, store: store, limits: limits, fixed: true}
+}
+
+// begin returns what the store's clock should say now.
+func (t *storeCall) begin() time.Time {
+	t.began = time.Now()
+	return t.began.Add(time.Duration(t.store.ahead.Load()))
+}
+
+// again takes in an answer, and says whether to call once more. Otherwise the error
+// is how the call ended, as callers of this package see it.
+func (t *storeCall) again(ctx context.Context, op string, a answer, err error) (bool, error) {
+	t.ended = time.Now()
+	t.observe(t.store, a.now)
+	switch {
+	case err != nil:
+	case a.status == luascripts.NotCovered:
+		if t.clocks++; t.clocks < roundTripsMax {
+			return true, nil
+		}
+		err = errClock
+	case a.status == luascripts.Outdated:
+		t.clocks = 0
+		t.outdated++
+		if t.fixed || t.outdated >= roundTripsMax+len(t.rules)-1 {
+			err = &outdatedError{a.version, a.rule - 1}
+			break
+		}
+		newer, err := t.rules.catchUp(ctx, t.limits, t.keys, a.rule-1, a.version)
+		if err != nil {
+			return false, err
+		}
+		t.limits = newer
+		return true, nil
+	}
+	return false, t.rules.fault(ctx, op, a.rule, a.status, err)
+}
+
+// setLimits puts the limits into the calls of their rules, computed around an instant.
+func setLimits(calls []luascripts.RuleCall, limits []limitInForce, around time.Time) {
+	for i := range calls {
+		limits[i].putInto(&calls[i], around)
+	}
+}
+
+// setFittingLimits is [setLimits] where permits are asked for. It refuses a cost that a limit
+// can never admit, and names the rule.
+func (rs ruleSet) setFittingLimits(calls []luascripts.RuleCall, limits []limitInForce, around time.Time) (rule string, err error) {
+	for i, l := range rs {
+		if err := limits[i].fits(l.rule, calls[i].Cost); err != nil {
+			return l.rule, err
+		}
+		limits[i].putInto(&calls[i], around)
+	}
+	return "", nil
+}
+
+// roundTripsMax bounds how often a store is called with other windows: once around
+// its clock as far as that is known, and then around the clock in each reply. It
+// also bounds how often it is called with newer limits, with one more for each
+// further rule.
+const roundTripsMax = 3

@@ -22,7 +22,21 @@ const (
 	movingFor = 5 * time.Second
 	// confirm is how often each caller asks, the first or not: Redis may have lost its place alone.
 	confirm = 30 * time.Second
+
+	// staleMost is how many grants in a row may come too late to be used. After that a caller pauses before it asks
+	// again, and after each further one twice as long: where no answer comes in time, more calls make it worse.
+	staleMost     = 3
+	stalePauseMin = 50 * time.Millisecond
+	stalePauseMax = time.Second
 )
+
+// stalePause is how long a caller pauses whose last n grants came too late to be used.
+func stalePause(n int) time.Duration {
+	if n < staleMost {
+		return 0
+	}
+	return min(stalePauseMin<<min(n-staleMost, 10), stalePauseMax)
+}
 
 // waiter is one caller of this process that blocks until its job is granted. It asks,
 // sleeps until its instant comes or a script promotes the job, and asks again.
@@ -161,7 +175,8 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 	if t, ok := ctx.Deadline(); ok && (!bounded || t.Before(end)) {
 		end, bounded = t, true
 	}
-	for booked := false; ; {
+	booked, stale := false, 0
+	for {
 		r.notAhead = w.early
 		if bounded {
 			r.MaxWait = leastWait(time.Until(end))
@@ -195,7 +210,16 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 			d.Waited, d.notAhead = time.Since(began), false
 			return d, nil
 		}
-		_ = p.returnGrant(ctx, r) // this process stood still: the grant is worth nothing now
+		_ = p.returnGrant(ctx, r) // this process stood still, or the answers are slow: the grant is worth nothing now
+		stale++
+		pause := stalePause(stale)
+		if bounded {
+			pause = min(pause, time.Until(end))
+		}
+		if err := wait(ctx, pause); err != nil {
+			p.cancelBooking(ctx, r)
+			return d, err
+		}
 	}
 }
 
@@ -311,8 +335,8 @@ func hostFrom(ctx context.Context) Host {
 }
 
 // acquireHosted asks for the task of a worker. It does not wait: a refusal becomes a deferral. It asks
-// again when the grant came too late to be used. A caller's own bound and the task's deadline
-// both hold.
+// again when the grant came too late to be used, and after a few of these the task is deferred, too. A caller's
+// own bound and the task's deadline both hold.
 func acquireHosted(ctx context.Context, h Host, p *Policy, r Request) (Decision, error) {
 	r.Job = h.Job()
 	r.Token = NewToken()
@@ -320,7 +344,7 @@ func acquireHosted(ctx context.Context, h Host, p *Policy, r Request) (Decision,
 	if w := h.MaxWait(); w != 0 && (r.MaxWait == 0 || w < r.MaxWait) {
 		r.MaxWait = w
 	}
-	for {
+	for stale := 0; ; {
 		d, err := h.Ask(ctx, p, r)
 		switch {
 		case err != nil:
@@ -332,8 +356,17 @@ func acquireHosted(ctx context.Context, h Host, p *Policy, r Request) (Decision,
 			return d, h.Defer(ctx, p, d)
 		}
 		fresh, err := h.Begin(ctx, p, d)
-		if fresh || err != nil {
+		switch {
+		case err != nil:
 			return d, err
+		case fresh:
+			ForWorkers.InTime(p)
+			return d, nil
+		}
+		if stale++; stale >= staleMost {
+			if err := h.PutOff(ctx, p, ForWorkers.Later(p, d)); err != nil {
+				return d, err
+			}
 		}
 		r.Token = NewToken()
 	}
@@ -410,7 +443,8 @@ func (l *waitingLine) isFirst(start time.Time) bool {
 // wait so long. While callers of other processes give up it asks the more often the nearer it
 // is: a limit that hands out its permits one by one loses those for which nobody comes in time.
 //
-// Nobody is ahead of a caller that is nearer than the time `each` of a permit.
+// A caller whose wait is shorter than `each`, the time of one permit, has nobody ahead. So none asks more
+// often than once in that time, or once a second.
 func (l *waitingLine) checkAfter(wait, each time.Duration) time.Duration {
 	if l != nil && time.Since(l.movedUp) < movingFor {
 		return min(askAgainEvery, max(wait/2, each, askAhead))

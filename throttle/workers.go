@@ -17,8 +17,8 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// ForWorkers are the calls that only a worker needs. They are here, and not methods of
-// [Limiter] and [Policy], so that those hold what every program needs.
+// ForWorkers are the calls for packages that build on this one, such as a worker. They are here, and not methods
+// of [Limiter] and [Policy], so that those hold what every program needs.
 var ForWorkers workerCalls
 
 type workerCalls struct{}
@@ -40,6 +40,10 @@ type Host interface {
 	// grant was given back, the job got the first place in the line for it, and the caller asks
 	// anew. An error means that it was given back, and what to return.
 	Begin(ctx context.Context, p *Policy, d Decision) (fresh bool, err error)
+	// PutOff defers the task as Defer does, after several grants in a row that were not
+	// fresh; d says for how long. A nil error means that the task can't be deferred and
+	// has waited: the caller asks anew.
+	PutOff(ctx context.Context, p *Policy, d Decision) error
 	// Defer gives earlier grants of the attempt back and answers the error that
 	// the handler has to return.
 	Defer(ctx context.Context, p *Policy, d Decision) error
@@ -384,6 +388,26 @@ func (workerCalls) LeaseFor(p *Policy, d Decision) time.Duration { return shorte
 // Redis Cluster, where the keys are in several hash slots, at least 50 ms. It counts from when
 // the rule's server counts the grant.
 func (workerCalls) Stale(d Decision) bool { return d.stale() }
+
+// StaleMost is how many grants in a row may be stale before a task is put off.
+func (workerCalls) StaleMost() int { return staleMost }
+
+// Later is a stale grant that was given back, with an instant in a moment at which the job asks again. The
+// moment is the longer the more jobs of the policy were put off since the last InTime: 50 ms to 1 s.
+func (workerCalls) Later(p *Policy, d Decision) Decision {
+	pause := stalePause(staleMost - 1 + int(min(p.putOff.Add(1), 10)))
+	start := time.Now().Add(pause)
+	d.At = d.At.Add(start.Sub(d.start))
+	d.Now, d.start = d.At.Add(-pause), start
+	return d
+}
+
+// InTime notes that a grant of the policy came in time.
+func (workerCalls) InTime(p *Policy) {
+	if p.putOff.Load() != 0 { // to write it with each grant would slow all down
+		p.putOff.Store(0)
+	}
+}
 
 // Return gives the grant of r.Token back like [Policy.Refund], and r.Job the first place in
 // the line for it: a job that was let in and could not start. A job that a limit can't

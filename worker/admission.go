@@ -236,7 +236,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 	}
 	r := demand.Request(t.job)
 	r.Token = throttle.NewToken()
-	for {
+	for stale := 0; ; {
 		r.MaxWait = t.MaxWait()
 		d, err := t.Ask(ctx, p.limits, r)
 		switch {
@@ -254,12 +254,27 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 			return d, err
 		}
 		if !fresh {
+			if stale++; stale >= throttle.ForWorkers.StaleMost() || t.a.stopped() {
+				if err := t.PutOff(ctx, p.limits, throttle.ForWorkers.Later(p.limits, d)); err != nil {
+					return d, err
+				}
+			}
 			r.Token = throttle.NewToken()
 			continue
 		}
+		throttle.ForWorkers.InTime(p.limits)
 		t.countStartOrRefund(ctx, p.names, d)
 		return d, nil
 	}
+}
+
+// PutOff implements [throttle.Host]. Where no answer of Redis comes in time, a task that asked on would keep its
+// worker, and the load up.
+func (t *attempt) PutOff(ctx context.Context, p *throttle.Policy, d throttle.Decision) error {
+	if t.mustStay() {
+		return t.waitFor(ctx, d.Wait())
+	}
+	return t.Defer(ctx, p, d)
 }
 
 // takeRunNow takes away an operator's word that the task may run without asking its rules, and says whether

@@ -36,7 +36,7 @@ const (
 // task would then wait again, for ever: ask for all of them at once.
 var ErrTwice = errors.New("worker: this attempt holds permits of the same rule and key already")
 
-// attempt is one delivery of a task by asynq. It is the [throttle.Host] of its
+// attempt is what happens to one delivery of a task by asynq, from [Adapter.Handler] to its end. It is the [throttle.Host] of its
 // handler, which may call it from several goroutines.
 type attempt struct {
 	a        *Adapter
@@ -65,7 +65,7 @@ type attempt struct {
 type decided struct {
 	policy *throttle.Policy
 	throttle.Decision
-	release func(context.Context) ([]throttle.Promotion, error)
+	release func(context.Context) // ends the leases, once; what Redis does not answer is repeated in the background
 	charge  *throttle.Charge
 }
 
@@ -265,9 +265,10 @@ func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Deci
 // handler's context ends: another task may have its slot already. When the handler has
 // returned the grant goes back, and the answer is false.
 func (t *attempt) keepGrant(ctx context.Context, p *throttle.Policy, d throttle.Decision) bool {
-	ctx, release := p.Hold(context.WithoutCancel(ctx), d)
+	ctx, end := p.Hold(context.WithoutCancel(ctx), d)
+	stopWatching := func() bool { return true }
 	if throttle.ForWorkers.LeaseFor(p, d) > 0 {
-		stop := context.AfterFunc(ctx, func() {
+		stopWatching = context.AfterFunc(ctx, func() {
 			if errors.Is(context.Cause(ctx), throttle.ErrLeaseLost) {
 				t.a.counters.leasesLost.Add(1)
 				t.endLost()
@@ -276,11 +277,17 @@ func (t *attempt) keepGrant(ctx context.Context, p *throttle.Policy, d throttle.
 				}
 			}
 		})
-		inner := release
-		release = func(ctx context.Context) ([]throttle.Promotion, error) {
-			stop()
-			return inner(ctx)
-		}
+	}
+	var once sync.Once
+	release := func(ctx context.Context) {
+		once.Do(func() {
+			stopWatching()
+			promoted, err := end(ctx)
+			t.a.promotions.add(promoted...)
+			if err != nil {
+				t.a.withdrawals.releaseLater(p, d)
+			}
+		})
 	}
 	g := decided{policy: p, Decision: d, release: release, charge: p.Charge(d)}
 	t.mu.Lock()
@@ -315,8 +322,7 @@ func (t *attempt) endLost() {
 	}
 }
 
-// release ends the leases of the attempt: its handler has returned. Should Redis be
-// away they end by themselves.
+// release ends the leases of the attempt: its handler has returned.
 func (t *attempt) release(ctx context.Context) {
 	t.mu.Lock()
 	t.over = true
@@ -324,9 +330,8 @@ func (t *attempt) release(ctx context.Context) {
 	t.mu.Unlock()
 	for _, g := range grants {
 		after, cancel := t.after(ctx)
-		promoted, _ := g.release(after)
+		g.release(after)
 		cancel()
-		t.a.promotions.add(promoted...)
 	}
 }
 
@@ -443,8 +448,7 @@ func (t *attempt) refund(ctx context.Context, g decided) {
 	ctx, cancel := t.after(ctx)
 	defer cancel()
 	if g.release != nil {
-		promoted, _ := g.release(ctx)
-		t.a.promotions.add(promoted...)
+		g.release(ctx)
 	}
 	if g.charge != nil && throttle.ForWorkers.Adjusted(g.charge) { // a refund knows only what was paid at first
 		t.undoAdjusted(ctx, g)

@@ -45,9 +45,8 @@ type batchLook struct {
 	at    time.Time
 }
 
-// fresh says that the look need not be repeated. A pause may be over: what comes then must
-// not be deferred for long any more. A batch that was started again must not lose tasks to a
-// look at the one that was cancelled.
+// fresh says that a look is still good enough. A pause and a cancel are looked up each time: a
+// batch that was paused may go on by now, and one that was cancelled may have been started again.
 func (l batchLook) fresh(now time.Time) bool {
 	return now.Sub(l.at) < batchFresh && l.state != luascripts.BatchPaused && l.state != luascripts.BatchCancelled
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,8 +30,11 @@ const healTimeout = 5 * time.Second
 type client struct {
 	redis.UniversalClient
 	a      *Adapter
-	misses atomic.Int32 // empty queues in a row; asynq asks one after the other
-	fails  atomic.Int32 // failed fetches in a row
+	misses atomic.Int32 // queues in a row that had no task; asynq asks one after the other
+
+	mu      sync.Mutex       // over failing
+	failing map[string]error // the queues that failed since Redis answered about one, or since asynq got an error
+
 	// skipRecovery is set when another server of this pool recovers the tasks of dead processes. If
 	// each server did that, each would call the user's functions about the same task.
 	skipRecovery bool

@@ -43,7 +43,7 @@ package worker
 //	a task may come early  attempt, waker, withdrawals -> promotions -> waker
 //	a limit changes        limitWatch -> waker
 //	a client books a task  subscriber -> waker
-//	a grant is not used    attempt -> withdrawals, when Redis does not answer at once
+//	a grant is not used, or a lease is released    attempt -> withdrawals, when Redis does not answer at once
 //	a batch is controlled  attempt -> batches; a task of it ends: client -> batchCounts
 //	a task is deleted      sweeper, or waker at its instant -> the places of the task are given up -> promotions
 //	a task is archived     archiveWatch finds those that asynq archived though they were only deferred
@@ -71,7 +71,7 @@ package worker
 //	refreshfilter.go refreshFilter: which bookings are asked about before their tasks are woken
 //	replan.go        limitWatch, and what the waker does when a limit has changed
 //	subscriber.go    subscriber
-//	promotions.go    promotions, and withdrawals of grants that nobody uses
+//	promotions.go    promotions, and withdrawals: what is given back again until Redis answers
 //	upkeep.go        upkeep, serverWatch, sweeper, and the sign of life of the pool
 //	unlimited.go     typeWatch
 //	stats.go         Stats, and the counters behind them

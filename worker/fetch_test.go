@@ -2,8 +2,8 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -36,7 +36,7 @@ type fetchCalls struct {
 	lose int // the answers to so many of the next calls are lost
 }
 
-var errLost = errors.New("connection reset")
+var errLost = fmt.Errorf("read: %w", os.ErrDeadlineExceeded)
 
 func (f *fetchCalls) DialHook(next redis.DialHook) redis.DialHook { return next }
 
@@ -44,7 +44,7 @@ func (f *fetchCalls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		if args := cmd.Args(); strings.HasSuffix(fmt.Sprint(args[1]), "_fetch") && err == nil {
-			most, _ := args[len(args)-1].(int)
+			most, _ := args[len(args)-2].(int)
 			f.most = append(f.most, most)
 			if f.lose > 0 {
 				f.lose--
@@ -72,7 +72,7 @@ func newFetchRig(t *testing.T, workers int, queues ...string) *fetchRig {
 	}
 	a.Server(asynq.Config{Concurrency: workers})
 	t.Cleanup(a.Close)
-	a.fetcher.heldFor, a.fetcher.emptyFor = time.Hour, time.Hour // however slow this machine is
+	a.fetcher.heldFor, a.fetcher.emptyFor, a.fetcher.waitFor = time.Hour, time.Hour, time.Hour // however slow this machine is
 	c, _ := a.Client().(*client)
 	sent := &fetchCalls{}
 	rdb.AddHook(sent)
@@ -321,10 +321,11 @@ func TestAdapterClosesSoonWhileRedisIsAway(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.Server(asynq.Config{Concurrency: 4})
+		a.fetcher.waitFor = time.Hour
 		rdb.AddHook(silence{})
 		for name := range queues {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			if _, _, err := a.fetcher.fetch(ctx, asynqwire.Call{Queue: name}); err == nil {
+			if _, _, err := a.fetcher.fetch(ctx, asynqwire.Call{Queue: name, LeaseEnds: time.Now().Add(30 * time.Second).Unix()}); err == nil {
 				t.Error("a fetch was answered")
 			}
 			cancel()

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// withdrawalsMax bounds the refunds that wait for Redis to come back. When one finds no
-	// room, a permit stays charged that was not used. No limit is exceeded by that.
+	// withdrawalsMax bounds the refunds and releases that wait for Redis to come back. When one finds no
+	// room, a permit stays charged that was not used, or a slot stays taken until its lease ends. No limit
+	// is exceeded by that.
 	withdrawalsMax = 4096
 	// withdrawFor is how long a refund is tried at least. It is tried for as long as the grant
 	// that it takes back counts, if that is longer.
@@ -31,15 +32,15 @@ const (
 	promotionsTogether = 256
 )
 
-// withdrawal is a grant that is not used, or may have been made: its call had no answer, or Redis did
-// not answer when it was to be given back.
+// withdrawal gives something back that Redis still counts, because it did not answer when that was to be done:
+//   - a grant that is not used, or one that may have been made, because its call had no answer;
+//   - the leases of a grant whose handler has returned.
 type withdrawal struct {
-	policy *throttle.Policy
-	throttle.Request
+	call  func(context.Context) ([]throttle.Promotion, error) // to make it twice does no harm
 	until time.Time
 }
 
-// withdrawals gives such grants back once Redis answers.
+// withdrawals repeats such calls until Redis answers them.
 type withdrawals struct {
 	*core
 	promotions *promotions
@@ -58,10 +59,36 @@ func (f *withdrawals) later(p *throttle.Policy, r throttle.Request) {
 	for _, l := range p.Rules() { // without an answer it is not known by which limits it was charged
 		counts = max(counts, throttle.ForWorkers.Counts(l.Limit()), throttle.ForWorkers.Counts(throttle.ForWorkers.LimitLastKnown(l)))
 	}
-	select {
-	case f.waiting <- withdrawal{p, r, time.Now().Add(max(withdrawFor, counts))}:
-	default:
+	refund := func(ctx context.Context) ([]throttle.Promotion, error) { return p.Refund(ctx, r) }
+	if !f.add(refund, max(withdrawFor, counts)) {
 		f.logFew("withdrawals", func() { f.log.Warn("too many grants wait to be given back: some permits stay charged") })
+	}
+}
+
+// releaseLater ends the leases of a grant in the background. They are not renewed any more, so nothing is left to be done
+// after the length of the longest. It never blocks.
+func (f *withdrawals) releaseLater(p *throttle.Policy, d throttle.Decision) {
+	longest := throttle.ForWorkers.LeaseFor(p, d)
+	for _, l := range p.Rules() { // LeaseFor is the shortest of several leases
+		if l.Limit().IsConcurrent() {
+			longest = max(longest, throttle.ForWorkers.LimitLastKnown(l).Window())
+		}
+	}
+	release := func(ctx context.Context) ([]throttle.Promotion, error) { return p.Release(ctx, d) }
+	if !f.add(release, longest) {
+		f.logFew("releases", func() {
+			f.log.Warn("too many leases wait to be released: some slots stay taken until their leases end")
+		})
+	}
+}
+
+// add lets a call be repeated for so long. It says whether there was room for it.
+func (f *withdrawals) add(call func(context.Context) ([]throttle.Promotion, error), d time.Duration) bool {
+	select {
+	case f.waiting <- withdrawal{call, time.Now().Add(d)}:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -94,7 +121,7 @@ func (f *withdrawals) run(ctx context.Context) {
 func (f *withdrawals) try(ctx context.Context, all []withdrawal) []withdrawal {
 	var left []withdrawal
 	for i, r := range all {
-		promoted, err := r.policy.Refund(ctx, r.Request)
+		promoted, err := r.call(ctx)
 		f.promotions.add(promoted...)
 		if err == nil || time.Now().After(r.until) {
 			continue
@@ -107,7 +134,8 @@ func (f *withdrawals) try(ctx context.Context, all []withdrawal) []withdrawal {
 	return left
 }
 
-// tryLast tries once more, for a moment, what is left at the end.
+// tryLast tries once more, for a moment, what is left at the end. Nobody here passes promotions on any more. The sweeper of
+// another pool finds the next task of a slot that is free, and other tasks come when they were promised.
 func (f *withdrawals) tryLast(left []withdrawal) {
 	ctx, cancel := context.WithTimeout(context.Background(), afterTimeout)
 	defer cancel()
@@ -124,7 +152,7 @@ func (f *withdrawals) tryLast(left []withdrawal) {
 		if ctx.Err() != nil {
 			return
 		}
-		_, _ = r.policy.Refund(ctx, r.Request)
+		_, _ = r.call(ctx)
 	}
 }
 

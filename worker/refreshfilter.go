@@ -60,7 +60,8 @@ func (t *refreshFilter) isConfirmed(p throttle.BookingRef) bool {
 	return true
 }
 
-// confirm notes that a booking was where it was promised.
+// confirm notes that a booking need not have been asked about: it was where it was promised, or so much later
+// that its task is woken all the same.
 func (t *refreshFilter) confirm(p throttle.BookingRef) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -24,7 +24,7 @@ type Stats struct {
 	Refused    int64 // tasks that can never run: no key, cost above the limit, too late
 	Forced     int64 // handlers that an operator let in without asking their rules; not among Granted
 	Unlimited  int64 // tasks whose type has no policy, whatever Config.Unlimited made of them
-	Stale      int64 // grants that came too late to be used, because this process stood still
+	Stale      int64 // grants that came too late to be used: this process stood still, or the answers were slow
 	WakeChecks int64 // looks at a booking just before its instant
 	Moved      int64 // bookings that had moved: re-timed, not woken
 	Wakes      int64 // tasks put back to pending

@@ -129,8 +129,8 @@ func (w *typeWatch) name(typ, what string) {
 }
 
 // bypassed is called for a task that ended while the adapter's handler was not called for it.
-// Of a type with a policy that is a server without limits, or a middleware that stands before
-// the adapter's handler and answers in its stead, which only one that was called once can have.
+// For a type with a policy there are two causes: the server's handler lacks Adapter.Handler, or a middleware
+// before it answered in its stead. If the adapter's handler has never seen the type, it is the first.
 func (w *typeWatch) bypassed(typ string) {
 	seen := w.seen[typ]
 	if seen == nil {

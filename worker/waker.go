@@ -207,7 +207,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	began = time.Now()
 	most, _ := w.room(began, 0)
 	free := max(0, most-w.load.ahead())
-	due, err := luascripts.Due(ctx, w.rdb, w.keys, luascripts.DueArgs{Lead: lead, Room: most, Free: free, Pool: w.poolMark, Others: w.othersOverdue()})
+	due, err := luascripts.Due(ctx, w.rdb, w.keys, luascripts.DueArgs{Lead: lead, Room: most, Free: free, Pool: w.poolMark, Others: w.wakesOthersAfter()})
 	if err != nil {
 		w.logAndPause(ctx, "the due index can't be read", err)
 		return time.Now(), lookMost
@@ -286,12 +286,13 @@ func (w *waker) spaced(wait time.Duration, ready int) time.Duration {
 	return wait
 }
 
-// othersOverdue is how long after its instant this pool wakes a task that another pool should wake.
-func (w *waker) othersOverdue() time.Duration {
+// wakesOthersAfter is how long after its instant this pool wakes a task that another pool should wake. Just after
+// a replan it is negative: then this pool takes the tasks of others for its own.
+func (w *waker) wakesOthersAfter() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if time.Now().Before(w.adopts) {
-		return -lookMost // it treats them as its own
+		return -lookMost
 	}
 	return othersOverdue
 }

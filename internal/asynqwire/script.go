@@ -94,7 +94,7 @@ type scriptShape struct {
 	message int // index of the encoded message in the arguments, 0 for none
 }
 
-// scriptShape holds the finishing and dequeuing scripts by the SHA-1 of their text.
+// scriptShapes are the finishing and dequeuing scripts by the SHA-1 of their text.
 var scriptShapes = map[string]*scriptShape{
 	"a8153319360adc71cdc370107f8ab9786f204765": {op: OpDequeue, args: 2, active: 2,
 		keys: []string{"pending", "paused", "active", "lease"}},
@@ -119,7 +119,7 @@ var scriptShapes = map[string]*scriptShape{
 // none (but the retryKey of an archive).
 //
 // Headway's own scripts touch active and lease too, so they must be sent
-// through the client inside of the adapter: here they would be opUnknown.
+// through the client inside of the adapter: here they would be OpUnknown.
 func Recognise(sha string, keys []string, args []any) (Op, Call) {
 	if s := scriptShapes[sha]; s != nil {
 		if call, ok := s.match(keys, args); ok {

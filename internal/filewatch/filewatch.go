@@ -21,13 +21,23 @@ type stamp struct {
 }
 
 // Of are the stamps of files now. Take them before the files are read: what changes in
-// between is then seen as a change.
+// between is then seen as a change. A file that can't be opened has the same stamp as one that is not
+// there, so that it is read when it can be: its mode may change and its time may not.
 func Of(paths ...string) Stamps {
 	all := make(Stamps, len(paths))
 	for i, path := range paths {
-		if info, err := os.Stat(path); err == nil {
-			all[i] = stamp{info.ModTime(), info.Size()}
+		info, err := os.Stat(path)
+		if err != nil {
+			continue
 		}
+		if info.Mode()&os.ModeNamedPipe == 0 { // a pipe is opened once, by who reads it
+			file, err := os.Open(path)
+			if err != nil {
+				continue
+			}
+			_ = file.Close()
+		}
+		all[i] = stamp{info.ModTime(), info.Size()}
 	}
 	return all
 }

@@ -8,10 +8,15 @@ import (
 )
 
 // Histogram counts durations in buckets. Bucket 0 ends at a millisecond, and the ends go on
-// with 1.5, 2, 3, 4, 6, 8, 12 and so on; the last begins at 37 days and has no end.
-type Histogram [2*doublings + 1]uint32
+// with 1.5, 2, 3, 4, 6, 8, 12 and so on; the last begins at 37 days and has no end. A bucket has 64
+// bits: what all processes saw in a month may not fit into 32.
+type Histogram [2*doublings + 1]uint64
 
 const doublings = 32
+
+// bucketMax bounds what one minute or hour that Redis keeps has in a bucket. The sum of a month of hours
+// fits into an int64 then, whatever stands there.
+const bucketMax = 1<<32 - 1
 
 // end is where a bucket ends.
 func end(bucket int) time.Duration {
@@ -60,7 +65,7 @@ func (h *Histogram) Add(other *Histogram) {
 // Count is how many durations it has.
 func (h *Histogram) Count() (n int64) {
 	for _, in := range h {
-		n += int64(in)
+		n += int64(in) //nolint:gosec // see bucketMax
 	}
 	return n
 }

@@ -299,9 +299,9 @@ func Read(value string) (c Counts, limit string) {
 		}
 		switch name[0] {
 		case 'w':
-			c.Waited[bucket] = uint32(min(n, 1<<32-1)) //nolint:gosec // it is bounded
+			c.Waited[bucket] = uint64(min(n, bucketMax)) //nolint:gosec // it is not negative, see above
 		case 'l':
-			c.Late[bucket] = uint32(min(n, 1<<32-1)) //nolint:gosec // it is bounded
+			c.Late[bucket] = uint64(min(n, bucketMax)) //nolint:gosec // it is not negative, see above
 		}
 	}
 	return c, limit

@@ -59,6 +59,27 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
+// Buckets that are added up hold more than 32 bits can.
+func TestSumOfLargeBuckets(t *testing.T) {
+	t.Parallel()
+	sum, other := Histogram{1 << 31}, Histogram{1 << 31}
+	sum.Add(&other)
+	if got := sum.Count(); got != 1<<32 {
+		t.Errorf("two times 1<<31 durations are counted as %d, want %d", got, int64(1)<<32)
+	}
+	if got := sum.Quantile(.5); got <= 0 || got > time.Millisecond {
+		t.Errorf("the median of them is %v, want within the first bucket", got)
+	}
+	month := Counts{}
+	for range 31 * 24 {
+		c, _ := Read("w0:9000000000000000000 w5:9000000000000000000")
+		month.Add(&c)
+	}
+	if got := month.Waited.Count(); got != 31*24*2*bucketMax {
+		t.Errorf("a month of hours that make no sense has %d durations, want %d", got, int64(31*24*2*bucketMax))
+	}
+}
+
 // A key that makes up more than its share is kept among a hundred thousand others, and the
 // sketch stays small.
 func TestSketchKeepsBusyKeys(t *testing.T) {

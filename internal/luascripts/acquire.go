@@ -191,7 +191,7 @@ func acquireCommand(calls []*Call) command {
 			args = append(args, k.Version, k.Closing)
 		}
 	}
-	return command{acquireScript, args, len(keys), confirm, onlyFunctions}
+	return command{script: acquireScript, args: args, keys: len(keys), confirm: confirm, onlyFunctions: onlyFunctions}
 }
 
 func appendKeysOfRules(keys []string, rules []RuleCall, policy string) []string {

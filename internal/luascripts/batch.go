@@ -205,6 +205,7 @@ type BatchClaimArgs struct {
 	ID    string
 	Owner uint64 // not zero
 	Lease time.Duration
+	Renew bool // only a lease that is Owner's: none is taken
 
 	// Rebooked is the Resumed for which Owner gave what was enqueued new places; zero for
 	// none. It is noted unless the batch was paused since.
@@ -214,7 +215,7 @@ type BatchClaimArgs struct {
 // BatchClaim runs batchclaim.lua.
 func BatchClaim(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchClaimArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
-	r := run(ctx, c, batchClaimScript, 3, []string{of.record, of.open}, tokenText(a.Owner), micros(max(0, a.Lease)), instant(a.Rebooked))
+	r := run(ctx, c, batchClaimScript, 3, []string{of.record, of.open}, tokenText(a.Owner), micros(max(0, a.Lease)), instant(a.Rebooked), flag(a.Renew))
 	return r.batchReply(a.ID)
 }
 

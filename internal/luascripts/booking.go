@@ -75,7 +75,8 @@ type WaitRecord struct {
 
 // StoredBooking is in whose lines a task stands, as text: "rules costs lengths ids", by
 // rule joined with "+", but for the ids: they are the keys as Redis sees them (see
-// throttle.Limiter.ID), any bytes, one after the other.
+// throttle.Limiter.ID), any bytes, one after the other. Redis has it in a shorter form, as part of
+// [WaitRecord.Text].
 type StoredBooking string
 
 // NewStoredBooking is for rules joined with "+", with the cost and the id of each.

@@ -8,7 +8,7 @@
 //
 //	lib      the clock, numbers, identifiers
 //	limit    one decision about limits, ledgers, leases and lines; their keys share the slot of a limit
-//	queue    tasks of a queue: deferred, due, woken, enqueued; their keys share the slot of the queue
+//	queue    tasks of a queue: deferred, due, woken, enqueued; their keys share the slot of the queue, but that of rules.lua
 //	batch    batches of a queue, in the queue's slot
 //	history  what happened to tasks, by rule; its keys share a slot of their own
 //
@@ -95,7 +95,8 @@
 //	replicas.go  a WAIT behind a call
 //	limit.go     rules, limits and gates as arguments; peek, cancel, reset; stored limits, and rules that are closed
 //	acquire.go   acquire, for one call and for many together
-//	refresh.go   refresh, for many bookings together; acquire on a Cluster, slot by slot
+//	refresh.go   refresh, for many bookings together
+//	slots.go     acquire on a Cluster, slot by slot
 //	lease.go     release, renew, adjust and close
 //	booking.go   what is stored beside a task that waits
 //	queue.go     fetch, defer, due, wake, re-time, plan anew, and what else happens to waiting tasks; enqueue.go enqueue; inspect.go what operators look at

@@ -23,11 +23,11 @@ type EnqueueTask struct {
 	Token   uint64 // of this enqueueing, not zero: it is done once, however often it is sent
 	Message []byte // as asynq encodes it
 
-	Since  int64         // nanoseconds since 1970, since when it is pending
-	Score  int64         // seconds since 1970, as asynq writes a later start
-	At     time.Time     // when a booked task is woken
-	In     time.Duration // from now to At, as Wait of [DeferArgs]
-	Record string        // what a booked task waits for
+	Since  int64     // nanoseconds since 1970, since when it is pending
+	Score  int64     // seconds since 1970, as asynq writes a later start
+	At     time.Time // when a booked task is woken
+	Start  time.Time // At by our clock, which counts where the clock of At is another server's
+	Record string    // what a booked task waits for
 	Why    Why
 
 	Unique string        // asynq's lock of a unique task, or ""
@@ -67,10 +67,10 @@ func (t *EnqueueTask) append(c redis.Scripter, k QueueKeys, keys []string, args 
 }
 
 // put is how insert_task.lua puts the task, and when.
-func (t *EnqueueTask) put(c redis.Scripter) (state string, when int64) {
+func (t *EnqueueTask) put(c redis.Scripter) (state string, when any) {
 	switch {
 	case !t.At.IsZero():
-		return "booked", dueAt(c, t.At, t.In)
+		return "booked", dueAt(c, t.At, t.Start)
 	case t.Score != 0:
 		return "scheduled", t.Score
 	}

@@ -1,12 +1,16 @@
 package luascripts
 
 import (
+	"bytes"
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 // fetch fetches by a call of a pool and checks whose messages come.
@@ -19,6 +23,16 @@ func (a *asynqQueue) fetch(pool string, call uint64, most int, want ...string) {
 	}
 	if diff := cmp.Diff(tasks, got); diff != "" || err != nil {
 		a.Errorf("Fetch, call %d of pool %q: %v (-want +got):\n%s", call, pool, err, diff)
+	}
+	keysHaveALife(a.T, a.raw)
+}
+
+// fetchAgain repeats a call that was not answered, and checks that no task comes.
+func (a *asynqQueue) fetchAgain(pool string, call uint64, most int) {
+	a.Helper()
+	got, err := Fetch(a.Context(), a.rdb, a.q, FetchArgs{Pool: pool, Call: call, LeaseEnds: start.Add(30 * time.Second).Unix(), Most: most, Again: true})
+	if len(got) > 0 || err != nil {
+		a.Errorf("Fetch, call %d of pool %q again = %v, %v, want none", call, pool, got, err)
 	}
 	keysHaveALife(a.T, a.raw)
 }
@@ -83,6 +97,83 @@ func TestFetchOnceForEachCall(t *testing.T) {
 	if got := a.fields("z"); got["state"] != "active" {
 		t.Errorf("a fetched task is %v", got)
 	}
+}
+
+// A call is lost, its repeat finds nothing, and then the first copy comes late: nobody waits for its answer, so it
+// takes nothing. The tasks would stay active until asynq counts them as failed.
+func TestFetchLateCopyOfARepeatedCallTakesNothing(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		most   int
+		paused bool
+	}{"empty queue": {most: 1}, "paused queue": {most: 1, paused: true}, "closing pool": {most: 0}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newQueue(t)
+			if c.paused {
+				a.put("pending", "a")
+				a.raw.Set(t.Context(), a.q.paused, 1, 0)
+			}
+			a.fetchAgain("p", 1, c.most)
+			if !c.paused {
+				a.put("pending", "a")
+			}
+			a.raw.Del(t.Context(), a.q.paused)
+			a.fetch("p", 1, 1)
+			a.wantLists([]string{"a"}, nil)
+			a.fetch("p", 2, 1, "a") // the next call gets it
+			a.wantLists(nil, []string{"a"})
+		})
+	}
+}
+
+// A poll of an empty queue writes nothing.
+func TestFetchOfNothingWritesNothing(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	a.fetch("p", 1, 1)
+	a.fetch("p", 2, 8)
+	if n := a.raw.Exists(t.Context(), a.q.fetched+"p").Val(); n != 0 {
+		t.Error("a fetch that found nothing has been noted")
+	}
+}
+
+// A fetch whose answer is lost is not repeated by go-redis, as a function, as a script by its hash or by its text.
+func TestFetchIsSentOnce(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Own()) // its scripts are flushed
+	rdb, proxy := redistest.Behind(t, srv, func(o *redis.Options) { o.MaxRetries = 3 })
+	q := NewQueueKeys("hw", "default")
+	fetch := func(call uint64) error {
+		_, err := Fetch(t.Context(), rdb, q, FetchArgs{Pool: "p", Call: call, Most: 1})
+		return err
+	}
+	lost := func(how string, call uint64, command string) {
+		t.Helper()
+		cuts := proxy.Cuts()
+		proxy.CutNext(func(request []byte) bool {
+			return bytes.Contains(request, []byte(command)) && bytes.Contains(request, []byte("asynq:{default}:pending"))
+		})
+		if err := fetch(call); err == nil || proxy.Cuts() != cuts+1 {
+			t.Errorf("%s: the fetch whose answer was lost = %v, %d answers lost, want an error and one", how, err, proxy.Cuts()-cuts)
+		}
+	}
+	if err := fetch(1); err != nil { // from then on the server has the library
+		t.Fatal(err)
+	}
+	if serverOf(rdb).wayNow() == byFunction {
+		lost("function", 2, "fcall")
+	}
+	serverOf(rdb).heed(errors.New("ERR unknown command 'fcall'"), &sending{})
+	raw := srv.Client(t)
+	if err := raw.ScriptFlush(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	lost("text", 3, fetchScript.alone().text)
+	if err := fetch(4); err != nil {
+		t.Fatal(err)
+	}
+	lost("hash", 5, fetchScript.eval().Hash())
 }
 
 // A copy of a call comes when its first task is done and its second is deferred: it brings

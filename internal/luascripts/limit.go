@@ -220,7 +220,7 @@ func grantArgs(args []any, rules []RuleCall) []any {
 
 var firstGroup = []int{1}
 
-// groups numbers the rules by their keys, see [RuleCall.With]. Neighbouring rates on one key have one
+// groups numbers the rules by their keys, see [RuleCall.SharesKey]. Neighbouring rates on one key have one
 // number. A lease has the number of a rate on its key, or else the last one + 1.
 func groups(rules []RuleCall) []int {
 	if len(rules) == 1 {

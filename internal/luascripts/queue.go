@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ type FetchArgs struct {
 	Call      uint64 // a higher one than that of the pool's last call about this queue, or the same if that was not answered
 	LeaseEnds int64  // when asynq's lease on the tasks ends, in seconds since 1970
 	Most      int    // how many tasks, 0 to 1000; 0 when only the answer of the last call is wanted
+	Again     bool   // the call may have been sent before, and was not answered
 }
 
 // FetchedTask is a task as fetch.lua returns it.
@@ -28,8 +30,15 @@ type FetchedTask struct {
 }
 
 // Fetch runs fetch.lua and returns the tasks, the first to run first.
+//
+// It is sent once. The client would repeat a call whose answer is lost without a word to the script, and the
+// first copy may come last: after an empty answer to the repeat it would take tasks that nobody waits for. So
+// the caller repeats it, with Again. A client that is not go-redis' own repeats it all the same, if it repeats calls.
 func Fetch(ctx context.Context, c redis.Scripter, k QueueKeys, a FetchArgs) ([]FetchedTask, error) {
-	r := run(ctx, c, fetchScript, 0, []string{k.pending, k.paused, k.active, k.lease, k.fetched + a.Pool}, k.task, a.Call, a.LeaseEnds, a.Most)
+	call := fetchScript.call([]string{k.pending, k.paused, k.active, k.lease, k.fetched + a.Pool}, k.task, a.Call, a.LeaseEnds, a.Most, flag(a.Again))
+	call.once = true
+	v, err := sendOne(ctx, c, call).Result()
+	r := readReply(fetchScript, 0, v, err)
 	tasks := make([]FetchedTask, 0, len(r.values)/2)
 	for range r.count(2) {
 		t := FetchedTask{Message: r.text()}
@@ -150,17 +159,26 @@ func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *red
 		unique = task
 	}
 	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
-		shortID(a.ID), tokenText(a.Token), dueAt(c, a.At, a.Wait), micros(max(0, a.Wait)), a.Record, flag(a.Postponed), a.Pool[:], a.Why.text())
+		shortID(a.ID), tokenText(a.Token), dueAt(c, a.At, time.Now().Add(a.Wait)), micros(max(0, a.Wait)), a.Record, flag(a.Postponed), a.Pool[:], a.Why.text())
 }
 
 // dueAt is an instant as the scripts of queues take it: microseconds since 1970, or the time
 // from now, negated. That is for an instant of no known clock (the zero time), and for Redis
-// Cluster, where it is by the clock of another server than the queue's.
-func dueAt(c redis.Scripter, at time.Time, wait time.Duration) int64 {
+// Cluster, where it is by the clock of another server than the queue's. start is the instant by our clock.
+func dueAt(c redis.Scripter, at, start time.Time) any {
 	if at.IsZero() || Sharded(c) {
-		return -max(0, wait).Microseconds()
+		return timeUntil(start)
 	}
 	return at.UnixMicro()
+}
+
+// timeUntil is how long it is until an instant of our clock, negated, as an argument of a call. It is computed when the
+// call is written: one that waits for its slot, or is repeated, is not late by that.
+type timeUntil time.Time
+
+// MarshalBinary writes the argument.
+func (t timeUntil) MarshalBinary() ([]byte, error) {
+	return strconv.AppendInt(nil, -max(0, time.Until(time.Time(t)).Microseconds()), 10), nil
 }
 
 // Sharded says whether a client is one of a Redis Cluster.
@@ -279,7 +297,7 @@ func retime(ctx context.Context, c redis.Scripter, k QueueKeys, onlyEarlier int,
 	args := append(make([]any, 0, 2+5*len(tasks)), len(tasks), onlyEarlier)
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
-		args = append(args, t.Why.text(), shortID(t.ID), dueAt(c, t.At, t.In), flag(t.Any), t.Record)
+		args = append(args, t.Why.text(), shortID(t.ID), dueAt(c, t.At, time.Now().Add(t.In)), flag(t.Any), t.Record)
 	}
 	return codes(run(ctx, c, retimeScript, len(tasks), keys, args...), len(tasks))
 }

@@ -18,21 +18,26 @@ import (
 )
 
 // way is how a server is asked to run a script.
-type way int32
+type way bool
 
 const (
 	// byFunction calls a function of the library. It is tried first: Redis 7 makes the
 	// functions of a library once, and those of a script at each call.
-	byFunction way = iota
+	byFunction way = false
 	// byScript sends EVALSHA. It runs where there are no functions: on Redis before 7.0,
 	// on miniredis, by a user who may not call them, and behind a client that is none of
 	// go-redis itself.
-	byScript
+	byScript way = true
 )
+
+// functionsAgain is how long a server is sent scripts that said that it has no functions, or none for this
+// user. Then they are tried again: rights may have been mended, or another server may have become the master.
+const functionsAgain = 10 * time.Second
 
 // server is what is known of the server behind a client.
 type server struct {
-	way  atomic.Int32
+	scriptsUntil atomic.Int64 // it is sent scripts until then, in nanoseconds since 1970
+
 	load func(ctx context.Context) error // loads the library on all masters that can be reached
 }
 
@@ -79,7 +84,15 @@ func (s *server) wayNow() way {
 	if s == nil {
 		return byScript
 	}
-	return way(s.way.Load())
+	return way(time.Now().UnixNano() < s.scriptsUntil.Load())
+}
+
+// wayOf is how a call goes now.
+func (s *server) wayOf(c *command) way {
+	if c.onlyFunctions && s != nil {
+		return byFunction
+	}
+	return s.wayNow()
 }
 
 // remedy is what a call needs when it did not run.
@@ -89,7 +102,7 @@ const (
 	nothing     remedy = iota // it ran, or nothing helps
 	loadFirst                 // the server does not have the library
 	scriptOnce                // the server does not take a function now, but may take a script
-	scriptsOnly               // the server has no functions, or not for this user
+	scriptsOnly               // the server has no functions, or none for this user
 	textFirst                 // the server does not have the script
 )
 
@@ -133,6 +146,7 @@ type command struct {
 	keys          int
 	confirm       *confirmation // nil when no replica need have it
 	onlyFunctions bool          // its function remembers from call to call, so a script won't do
+	once          bool          // the client must not repeat it by itself, see once.go
 }
 
 // needsFunctionsError is the answer to a call that needs functions where there are none. For whoever
@@ -157,14 +171,19 @@ func (c *command) send(ctx context.Context, to redis.Scripter, by way) *redis.Cm
 		return c.sendConfirmed(ctx, to, by)
 	}
 	if by == byScript {
+		if c.once {
+			return c.evalOnce(ctx, to, "evalsha", c.script.eval().Hash())
+		}
 		keys, args := c.split()
 		return to.EvalSha(ctx, c.script.eval().Hash(), keys, args...)
 	}
 	cmd := redis.NewCmd(ctx, c.args...)
 	cmd.SetFirstKeyPos(firstKey)
-	_ = to.(interface {
-		Process(ctx context.Context, cmd redis.Cmder) error
-	}).Process(ctx, cmd) // the command carries its error
+	if c.once {
+		processOnce(ctx, to.(processor), cmd)
+		return cmd
+	}
+	_ = to.(processor).Process(ctx, cmd) // the command carries its error
 	return cmd
 }
 
@@ -203,7 +222,7 @@ func sendOne(ctx context.Context, c redis.Scripter, call command) (cmd *redis.Cm
 
 func sendOnce(ctx context.Context, c redis.Scripter, call command) *redis.Cmd {
 	s := serverOf(c)
-	by := s.wayNow()
+	by := s.wayOf(&call)
 	cmd := call.send(ctx, c, by)
 	if remedyFor(cmd.Err(), by) == nothing {
 		return cmd
@@ -249,7 +268,7 @@ func sendAll(ctx context.Context, c redis.Scripter, calls []command) []*redis.Cm
 	s := serverOf(c)
 	sendings := make([]*sending, len(calls))
 	for i, call := range calls {
-		sendings[i] = &sending{call: call, by: s.wayNow()}
+		sendings[i] = &sending{call: call, by: s.wayOf(&call)}
 	}
 	send(ctx, c, sendings)
 	s.repair(ctx, c, sendings)
@@ -321,6 +340,10 @@ func (s *server) mend(ctx context.Context, c redis.Scripter, sendings []*sending
 			s.heed(a.cmd.Err(), a)
 		case textFirst:
 			if len(sendings) == 1 && a.call.confirm == nil { // alone it is sent with the text
+				if a.call.once {
+					a.cmd = a.call.evalOnce(ctx, c, "eval", a.call.script.alone().text)
+					continue
+				}
 				keys, args := a.call.split()
 				a.cmd = a.call.script.eval().Eval(ctx, c, keys, args...)
 				continue
@@ -338,12 +361,12 @@ func (s *server) mend(ctx context.Context, c redis.Scripter, sendings []*sending
 	return again
 }
 
-// heed lets a call go as a script where an error says that functions don't run, now or
-// for good.
+// heed lets a call go as a script where an error says that functions don't run, and with it all calls of the
+// next seconds where they do not run for this user at all.
 func (s *server) heed(err error, a *sending) {
 	switch remedyFor(err, byFunction) {
 	case scriptsOnly:
-		s.way.Store(int32(byScript))
+		s.scriptsUntil.Store(time.Now().Add(functionsAgain).UnixNano())
 		a.by = byScript
 	case scriptOnce:
 		a.by = byScript

@@ -2,9 +2,11 @@ package luascripts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,6 +93,52 @@ func TestServersWithoutFunctions(t *testing.T) {
 				t.Errorf("the second call was sent by %v, want EVALSHA alone", called)
 			}
 		})
+	}
+}
+
+// refusing refuses the first calls of functions, as a server whose rights are mended later.
+type refusing struct {
+	redis.Hook
+	left atomic.Int64
+}
+
+func (*refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.EqualFold(cmd.Name(), "fcall") && r.left.Add(-1) >= 0 {
+			err := errors.New("NOPERM User headway has no permissions to run the 'fcall' command")
+			cmd.SetErr(err)
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (*refusing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A user who may not call functions now may do so later: a call that needs them tries each time, and the others try
+// again after some seconds.
+func TestRightsThatAreMended(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t, redistest.Own()).Client(t)
+	r := &refusing{}
+	r.left.Store(2)
+	rdb.AddHook(r)
+	grantedBy(t, rdb, "a")
+	args := AcquireArgs{Rules: one(NewLimitKeys("hw", "sms", "b"), Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}, 1), Token: 1, MaxWait: -1, Hold: true}
+	if _, err := Acquire(t.Context(), rdb, args); err == nil {
+		t.Error("Acquire that needs functions is answered, want an error while the user has no right")
+	}
+	if _, err := Acquire(t.Context(), rdb, args); err != nil {
+		t.Errorf("Acquire = %v, want an answer as soon as the user has the right", err)
+	}
+	if s := serverOf(rdb); s.wayNow() != byScript {
+		t.Error("other calls go by function at once, want them to go on by script for some seconds")
+	} else if s.scriptsUntil.Add(-functionsAgain.Nanoseconds()); s.wayNow() != byFunction {
+		t.Error("other calls go by script after that, want them to try functions again")
 	}
 }
 

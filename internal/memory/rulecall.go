@@ -247,13 +247,13 @@ func (p *ruleCall) store() {
 	}
 }
 
-// heldAt is the instant of a token's grant, negative when it was withdrawn. Who
-// has a lease has it granted now.
+// heldAt is the instant of a token's grant, negative when it was withdrawn. Of a lease it is
+// the instant of the last renewal, or of the grant when it was not renewed yet.
 func (p *ruleCall) heldAt(token uint64) (at int64, known bool) {
 	if p.kind == luascripts.Leases {
 		switch end, known := p.tokens.score(token); {
-		case known && end > p.now:
-			return p.now, true
+		case known && end > p.now: // the length of a lease may be a shorter one by now
+			return min(end-p.w, max(p.now, p.state.newest())), true
 		case known && end < 0:
 			return end, true
 		}

@@ -50,6 +50,7 @@ type Process struct {
 	Busy     int            `json:"busy,omitempty"`
 	Queues   map[string]int `json:"queues,omitempty"`
 	Policies []Policy       `json:"policies,omitempty"`
+	KeyForm  string         `json:"key_form,omitempty"` // see [KeyForm]
 
 	// Of a feeder or a scheduler: sources, or entries.
 	Entries []Entry `json:"entries,omitempty"`
@@ -72,6 +73,18 @@ type Rule struct {
 	Constant string `json:"constant,omitempty"`
 	// PerKey says that keys have limits of their own, which a function of the process finds.
 	PerKey bool `json:"per_key,omitempty"`
+}
+
+// PerClient is the [KeyForm] of a process whose keys nobody else has.
+const PerClient = "per client"
+
+// KeyForm is how one fixed key stands in Redis. Programs with the same answer find each other's keys: they have
+// the same Secret, or none, and nothing else shows that.
+func KeyForm(secret []byte, perClient bool) string {
+	if perClient {
+		return PerClient
+	}
+	return luascripts.KeyID(secret, "headway")
 }
 
 // Entry is a source of a feeder, or an entry of a schedule.

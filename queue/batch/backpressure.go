@@ -16,16 +16,17 @@ const (
 	latePoll = 5 * time.Millisecond
 	// progressWithin is how soon pools that are behind must have ended some of it.
 	progressWithin = time.Second
-	// Whose last instant is further ahead than farAhead gets no more than gainIn parts
-	// further ahead in the time of gainFor, and rests for it restFor to restMost times as
-	// long as each step took: what is due now needs Redis more.
+	// Once the instant that was booked last is more than farAhead away, the feeder rests after
+	// each step: what is due now needs Redis more. Where a step has moved that instant by gainIn, step
+	// and rest are to take gainFor. The rest is restFor to restMost times the step, and restLongest
+	// or what lies beyond farAhead at most.
 	farAhead        = 500 * time.Millisecond
 	gainFor, gainIn = 2, 3
 	restFor         = 2
 	restMost        = 10
 	restLongest     = 100 * time.Millisecond
-	// Who has held back for progressWithin and has no more than aheadLow ahead lets twice as
-	// many be late: what is late may wait for something else, such as a back-off.
+	// A feeder that has held back for progressWithin, and has booked nothing more than aheadLow ahead, lets
+	// twice as many be late: what is late may wait for something else, such as a back-off.
 	aheadLow = 500 * time.Millisecond
 	// calmFor is how long little has to be late before less may be late again.
 	calmFor = 5 * time.Second
@@ -50,7 +51,7 @@ type backpressure struct {
 	calm   time.Time   // since when little is late, as far as that counts
 }
 
-// booked notes when a item is to run.
+// booked notes when an item is to run.
 func (l *backpressure) booked(at time.Time) {
 	if l.fed++; l.first.IsZero() {
 		l.first = at

@@ -87,7 +87,8 @@ func (b *Control) Progress(ctx context.Context, queue, id string) (Progress, err
 }
 
 // All are the batches of a queue: those that have not ended, the oldest first, and then
-// those that ended within a day. After an error nothing follows.
+// those that ended within a day. One that can't be read is [Unreadable]. After an error nothing
+// follows.
 func (b *Control) All(ctx context.Context, queue string) iter.Seq2[Progress, error] {
 	queue = named(queue)
 	return func(yield func(Progress, error) bool) {
@@ -164,24 +165,28 @@ func (b *Control) each(ctx context.Context, queue string, f func(ids []string) e
 	return nil
 }
 
-// read reads those of some batches that were not seen, up to the first that can't be read.
+// read reads those of some batches that were not seen, until Redis does not answer.
 func (b *Control) read(ctx context.Context, queue string, ids []string, seen map[string]bool) (page []Progress, err error) {
 	views, errs := luascripts.ReadBatches(ctx, b.c.Redis(), b.c.Keys(queue), ids)
 	for i, v := range views {
 		switch {
 		case seen[ids[i]] || errors.Is(errs[i], luascripts.ErrNoBatch):
 			continue
-		case errs[i] != nil:
+		case errs[i] != nil && errors.Is(batchFault(ids[i], errs[i]), throttle.ErrUnavailable):
 			return page, batchFault(ids[i], errs[i])
 		}
 		seen[ids[i]] = true
+		if errs[i] != nil {
+			page = append(page, Progress{Spec: Spec{ID: ids[i], Queue: queue}, State: Unreadable})
+			continue
+		}
 		page = append(page, progressOf(queue, v))
 	}
 	return page, nil
 }
 
 // Pause stops a batch within a second: nothing more of it is enqueued, and what waits is
-// put away when its turn comes, its place given to others. What runs, runs on. To pause
+// deferred when its turn comes, its place given to others. What runs, runs on. To pause
 // what is paused does nothing.
 func (b *Control) Pause(ctx context.Context, queue, id string) error {
 	_, err := b.set(ctx, named(queue), luascripts.BatchSetArgs{ID: id, What: luascripts.BatchPause})
@@ -190,25 +195,56 @@ func (b *Control) Pause(ctx context.Context, queue, id string) error {
 
 // Resume lets a paused batch go on within a second: what was enqueued comes first, in the
 // order of the source; its feeder gives it new places before it feeds more. What comes due
-// before the feeder has done so, 0.3 s at least, runs, and may pass what was put away.
-// Without a feeder that order is only about what was put away, and Resume takes 0.3 s;
-// should ctx end before, call it again. To resume what runs does nothing.
+// before the feeder has done so, 0.3 s at least, runs, and may pass what was deferred for the pause.
+// Resume returns when the feeder has renewed its lease, within a second.
+//
+// Without a feeder that order is only about what was deferred for the pause. Resume then brings it back, and
+// looks for it twice, 0.3 s and 1 s after the batch went on. When the feeder has just died, Resume first
+// waits about 2 s until its lease has ended. Should ctx end before, call it again. To
+// resume what runs does nothing, but without a feeder it looks once more for what was deferred for the pause.
 func (b *Control) Resume(ctx context.Context, queue, id string) error {
 	queue = named(queue)
 	v, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchResume})
-	if err != nil || fed(v) || v.Resumed.IsZero() {
-		return err // its feeder brings back what was put away, before it feeds more
+	if err != nil || v.Resumed.IsZero() {
+		return err
 	}
-	if since := max(0, v.Now.Sub(v.Resumed)); since < resumeAfter {
+	if v, err = b.feederRenews(ctx, queue, v); err != nil || fed(v) || v.State != luascripts.BatchRunning {
+		return err // its feeder brings back what was deferred for the pause, before it feeds more; or it was paused again, or has ended
+	}
+	since := max(0, v.Now.Sub(v.Resumed))
+	for _, after := range []time.Duration{resumeAfter, maintainEvery} {
 		// Pools may just be putting away for an hour what came to them.
-		if err := pause(ctx, resumeAfter-since); err != nil {
+		if err := pause(ctx, after-since); err != nil {
 			return &Error{Batch: id, Err: err}
 		}
-	}
-	if err := b.c.recall(ctx, queue, id); err != nil {
-		return batchFault(id, err)
+		since = max(since, after)
+		if err := b.c.recall(ctx, queue, id); err != nil {
+			return batchFault(id, err)
+		}
 	}
 	return nil
+}
+
+// feederRenews waits until the feeder of a batch has renewed its lease, or the lease has ended because
+// the feeder is dead. It does not wait when what was deferred for the pause is back already.
+func (b *Control) feederRenews(ctx context.Context, queue string, v luascripts.BatchView) (luascripts.BatchView, error) {
+	lease := v.Until
+	for fed(v) && v.Until.Equal(lease) && !v.Rebooked.Equal(v.Resumed) {
+		if err := pause(ctx, feedLook); err != nil {
+			return v, &Error{Batch: v.ID, Err: err}
+		}
+		err := luascripts.WhileSlotMoves(ctx, b.c.Redis(), func() error {
+			views, errs := luascripts.ReadBatches(ctx, b.c.Redis(), b.c.Keys(queue), []string{v.ID})
+			if errs[0] == nil {
+				v = views[0]
+			}
+			return errs[0]
+		})
+		if err != nil {
+			return v, batchFault(v.ID, err)
+		}
+	}
+	return v, nil
 }
 
 // SetPace changes how fast elements are enqueued, from now on; the zero Pace is no bound.

@@ -28,6 +28,6 @@
 //	   v
 //	the queue in Redis, whose pools run the tasks
 //	   ^
-//	maintain        counts what ended unseen, brings back what a pause put away,
-//	                and takes out what a cancelled batch has left
+//	maintain        counts what ended unseen, brings back what pools deferred for a pause,
+//	                and takes out what a cancelled batch has left; tasks.go has how
 package batch

@@ -36,8 +36,8 @@ type feedCall struct {
 
 // feed enqueues up to n elements, and answers whether it did anything.
 func (g *feeding) feed(ctx context.Context, now time.Time, n int) (bool, error) {
-	if aside, err := g.bookBlocked(ctx, n); aside || err != nil {
-		return aside, err
+	if booked, err := g.bookBlocked(ctx, n); booked || err != nil {
+		return booked, err
 	}
 	var items []*item
 	for bytes := 0; len(items) < n; {
@@ -311,14 +311,17 @@ func (g *feeding) leave(ctx context.Context, items []*item) {
 	defer cancel()
 	var promoted []throttle.Promotion
 	for _, p := range items {
+		if ctx.Err() != nil {
+			break // the others are parked when their instants have come
+		}
 		if p.task == nil || !p.task.Own || p.task.Policy == nil {
 			continue
 		}
 		next, err := p.task.Policy.Cancel(ctx, p.task.Request)
-		if err != nil {
-			break // they are parked when their instants have come
+		if err != nil && !luascripts.Sharded(g.f.c.Redis()) && !throttle.ForWorkers.Answered(err) {
+			break // the one server does not answer; of a Cluster that of another key may
 		}
-		p.task.Own = false
+		p.task.Own = err != nil
 		promoted = append(promoted, next...)
 	}
 	g.f.c.Promote(ctx, promoted)
@@ -369,7 +372,7 @@ func (g *feeding) book(ctx context.Context, items []*item) (placed []*item, away
 			requests = append(requests, throttle.BookRequest{Policy: p.task.Policy, Request: g.request(p), LastRuleOnly: true})
 		}
 	}
-	bookings := throttle.ForWorkers.BookMany(ctx, g.f.c.Redis(), requests)
+	bookings := g.bookMany(ctx, requests)
 	now := g.f.now()
 	blocked := make(map[string]bool)
 	var leave []*item
@@ -482,7 +485,7 @@ const (
 	// that is not settled and the last that was read: what is settled of them is named in
 	// Redis.
 	heldBackMore = 1000
-	// bookBlockedMost is how many elements are put aside in one call.
+	// bookBlockedMost is how many elements are booked in their narrow lines in one call.
 	bookBlockedMost = 16
 )
 
@@ -521,7 +524,7 @@ func (g *feeding) bookNarrow(ctx context.Context, items []*item) (placed []*item
 	}
 	ahead := g.rest.ahead // is of the wide line
 	defer func() { g.rest.ahead = ahead }()
-	bookings := throttle.ForWorkers.BookMany(ctx, g.f.c.Redis(), requests)
+	bookings := g.bookMany(ctx, requests)
 	now := g.f.now()
 	var promoted []throttle.Promotion
 	for i, b := range bookings {

@@ -23,7 +23,7 @@ const (
 	maintainEvery = time.Second
 	sweepEvery    = 5 * time.Second
 	// resumeAfter is how long a pool may still put tasks away when a batch goes on, and
-	// resumeFor how long what was put away for a pause stays away by itself.
+	// resumeFor how long what was deferred for a pause stays away by itself.
 	resumeAfter = 300 * time.Millisecond
 	resumeFor   = 65 * time.Minute
 	// reservationsEvery is how often reservations that are over are dropped.
@@ -50,7 +50,7 @@ type feeding struct {
 	open    int
 	calls   int64     // that fed the batch, as far as we know
 	claimed time.Time // by our clock
-	resumed time.Time // as it was when what had been put away was brought back, by us or who had it before
+	resumed time.Time // as it was when what had been deferred for a pause was brought back, by us or who had it before
 
 	clock        redisClock
 	pace         pacer
@@ -139,6 +139,22 @@ func (g *feeding) renew(ctx context.Context) error {
 		return nil
 	}
 	return g.claim(ctx)
+}
+
+// bookMany books, and keeps the lease meanwhile: one after another, as on a Redis Cluster where
+// the keys of a policy are in several slots, bookings may take longer than the lease lasts.
+func (g *feeding) bookMany(ctx context.Context, requests []throttle.BookRequest) []throttle.Booking {
+	lease := luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner, Lease: feedLease, Renew: true, Rebooked: g.resumed}
+	kept, stop := context.WithCancel(ctx)
+	var keeper sync.WaitGroup
+	keeper.Go(func() {
+		for pause(kept, feedRenew) == nil {
+			_, _ = luascripts.BatchClaim(kept, g.f.c.Redis(), g.keys, lease) // the call that feeds is told whose the batch is
+		}
+	})
+	defer keeper.Wait()
+	defer stop()
+	return throttle.ForWorkers.BookMany(ctx, g.f.c.Redis(), requests)
 }
 
 // run feeds until ctx ends or the batch is lost, and gives it up. It answers when its
@@ -273,13 +289,13 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	if g.farRead() && !g.input.over {
-		g.polled = true // to put elements aside as soon as there is room
+		g.polled = true // to book elements in their narrow lines as soon as there is room
 		return min(feedPollMax, g.idle(now)), nil
 	}
 	return min(renewal, g.idle(now)), nil
 }
 
-// resume brings back what was put away for a pause, before more is fed.
+// resume brings back what was deferred for a pause, before more is fed.
 func (g *feeding) resume(ctx context.Context) (time.Duration, error) {
 	since := g.clock.now().Sub(g.batch.Resumed)
 	if since >= 0 && since < resumeAfter { // otherwise long ago: also when the clock went back meanwhile
@@ -329,9 +345,9 @@ func (g *feeding) idle(now time.Time) time.Duration {
 }
 
 // maintain looks after what is enqueued: it counts what ended unseen, brings back what was
-// put away, and takes out what waits of a batch that was cancelled.
+// deferred for a pause, and takes out what waits of a batch that was cancelled.
 func (g *feeding) maintain(ctx context.Context) {
-	var looks strayLooks
+	var looks recalls
 	var swept time.Time
 	for pause(ctx, maintainEvery) == nil {
 		views, errs := luascripts.ReadBatches(ctx, g.f.c.Redis(), g.keys, []string{g.id})
@@ -345,7 +361,7 @@ func (g *feeding) maintain(ctx context.Context) {
 		case v.State == luascripts.BatchCancelled:
 			_, err = g.f.c.drain(ctx, g.queue, v.Type, g.id)
 		case v.State == luascripts.BatchRunning && looks.due(v.Resumed, v.Now):
-			if err = g.f.c.strays(ctx, g.queue, g.id); err == nil {
+			if err = g.f.c.recall(ctx, g.queue, g.id); err == nil {
 				looks.looked(v.Now)
 			}
 		case v.End || now.Sub(swept) >= sweepEvery:
@@ -449,7 +465,7 @@ func (g *feeding) bookAgain(ctx context.Context, open []luascripts.BatchElement,
 		ids = append(ids, id)
 	}
 	var moves []luascripts.Retiming
-	for i, b := range throttle.ForWorkers.BookMany(ctx, g.f.c.Redis(), requests) {
+	for i, b := range g.bookMany(ctx, requests) {
 		at, in := b.At, b.Wait()
 		if b.Err != nil {
 			in = time.Duration(i) * time.Microsecond

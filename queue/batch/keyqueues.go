@@ -28,8 +28,9 @@ type item struct {
 // keyQueues hold the items that were read and may not go yet. The items of one narrowest key
 // form a queue, in order. A key queue is blocked until an instant. It is also blocked while all
 // permits of one of its narrow keys are reserved for booked elements whose instant has not come:
-// the ledger of a narrow rule knows only what was spent. A reservation ends when its permits will
-// have been regained at the time of the next booking. All times are those of one local clock.
+// the ledger of a narrow rule knows only what was spent. A reservation ends a
+// moment after its instant, when the ledger knows of it (see spentBy). It stops to count before, once its
+// permits are regained at the instant that was booked last. All times are those of one local clock.
 // Key queues are not safe for concurrent use.
 type keyQueues struct {
 	width        func(rule int) int                 // the most that one may ask of a narrow rule at once

@@ -3,6 +3,7 @@ package batch
 import (
 	"context"
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -43,6 +44,34 @@ func TestAllBatchesWhileSomeEnd(t *testing.T) {
 		if !seen[name(i)] {
 			t.Errorf("%s is not told", name(i))
 		}
+	}
+}
+
+// A record that can't be read hides no other batch: it is listed by its id.
+func TestAllBatchesBesideOneThatCantBeRead(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	b := NewControl(newClient(t, rdb))
+	for _, id := range []string{"a", "newer", "nobodys", "z"} {
+		spec := winter()
+		spec.ID = id
+		if _, err := b.Start(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rdb.HSet(t.Context(), "hw:{default}:batch:newer", "v", "2")
+	rdb.HSet(t.Context(), "hw:{default}:batch:nobodys", "done", "x")
+	states := make(map[string]State)
+	for p, err := range b.All(t.Context(), "") {
+		if err != nil || p.Queue != "default" {
+			t.Fatalf("%+v, %v", p, err)
+		}
+		states[p.ID] = p.State
+	}
+	page, next, err := b.Page(t.Context(), "", 1, 2)
+	want := map[string]State{"a": Running, "newer": Unreadable, "nobodys": Unreadable, "z": Running}
+	if !maps.Equal(states, want) || err != nil || len(page) != 2 || next != 3 {
+		t.Errorf("All has %v, want %v; Page has %+v and goes on at %d, %v", states, want, page, next, err)
 	}
 }
 

@@ -112,6 +112,10 @@ const (
 	Paused    State = "paused"
 	Cancelled State = "cancelled"
 	Ended     State = "ended"
+
+	// Unreadable is that of a batch whose record a newer version wrote, or nobody of ours: nothing
+	// but its id and its queue is known. Lists have it, so that one such record hides no other batch.
+	Unreadable State = "unreadable"
 )
 
 // ready is the spec with its defaults, or what is wrong with it.

@@ -102,7 +102,7 @@ func (t *Task) Longest() time.Duration {
 // Booked notes when the task may run, and has it woken then. It may be booked again.
 func (t *Task) Booked(d throttle.Decision) {
 	t.At, t.Wait, t.Rule = d.At, 0, ""
-	t.Message.At, t.Message.In, t.Message.Record = time.Time{}, 0, ""
+	t.Message.At, t.Message.Start, t.Message.Record = time.Time{}, time.Time{}, ""
 	t.Info.State, t.Info.NextProcessAt = asynq.TaskStatePending, time.Time{}
 	if d.Granted || !d.Gated && !d.At.After(d.Now) {
 		return
@@ -114,7 +114,7 @@ func (t *Task) Booked(d throttle.Decision) {
 		booked := throttle.ForWorkers.Ref(t.Policy, d.Request)
 		ref.Booking = luascripts.NewStoredBooking(t.Policy.String(), booked.Costs, booked.IDs)
 	}
-	t.Message.At, t.Message.In, t.Message.Record = d.At, t.Wait, ref.Text()
+	t.Message.At, t.Message.Start, t.Message.Record = d.At, d.Start(), ref.Text()
 	t.Message.Why = luascripts.WhyOf(cause, ref.Booking, d.Rule)
 	t.Info.State, t.Info.NextProcessAt = asynq.TaskStateScheduled, d.At
 }

@@ -6,6 +6,7 @@
 -- ARGV[1]  owner      who asks, 8 bytes
 -- ARGV[2]  lease_us   how long the lease holds; 0 gives it up
 -- ARGV[3]  rebooked   resumed of the record when who asks gave what was enqueued new places; 0 when it did not
+-- ARGV[4]  renew      1: only a lease that is the owner's is renewed, and none is taken
 -- returns  {status, now_us, open, then field, value ... of the record}; fields and values are text; status: 0 there is none, or it has
 --          ended; 1 ours, or given up; 2 another's; 5 of a newer schema, nothing was done and nothing follows
 
@@ -17,7 +18,7 @@ local NEWER, answer_batch, newer, sample = batch.NEWER, batch.answer_batch, batc
 
 return function(keys, args)
   local record, open = keys[1], keys[2]
-  local owner, lease, rebooked = args[1], tonumber(args[2]), args[3]
+  local owner, lease, rebooked, renew = args[1], tonumber(args[2]), args[3], args[4] == "1"
 
   local now = clock()
   local batch = { record = record }
@@ -26,7 +27,7 @@ return function(keys, args)
   if not h[1] or h[1] == "ended" then return { 0, now, 0 } end
   local mine = h[2] == owner
   local until_us = tonumber(h[3] or "0")
-  local free = not h[2] or until_us <= now or until_us > now + 2 * lease -- the clock went back: who had it may be dead
+  local free = not renew and (not h[2] or until_us <= now or until_us > now + 2 * lease) -- the clock went back: who had it may be dead
   local status = (mine or lease == 0 or free) and 1 or 2
 
   if lease == 0 then

@@ -22,9 +22,12 @@
 --                     rules      9 of each, see rulecall.lua
 --                     Behind the form of a call with stored limits come for each rule the versions of the limit and of the closing, as
 --                     the caller knows them, 0 for none. Where another is stored the answer is 7, without a version
--- returns  {now_us, then per call: a number: granted at now, and for so many microseconds the ledger would have admitted it, -1 since ever;
---          -2 failed: ask alone; or {status, rule, at_us, from_us, promised_us, fence, promoted, then per rule: worth, left, then per
---          promotion: rule, at_us, member}}, integers, but for member, "cost:job", which is text; zeros at the end of a call's may be left out
+-- returns  {now_us, then the answer to each call}, integers, but for a member, "cost:job", which is text. An answer is one of
+--            n from 0 on    granted at now; the ledger would have admitted it n microseconds ago
+--            -1             granted at now, and nothing had been spent
+--            -2             failed: ask alone
+--            {status, rule, at_us, from_us, promised_us, fence, promoted, then per rule: worth, left, then per promotion: rule, at_us,
+--                           member}; zeros at its end may be left out
 --          status 0 refused, 1 granted, 2 booked, 3 too late, 4 withdrawn, 5 to 8 see ledger.lua, the
 --          version of 7 is then in at_us; rule is the one that refuses, 0 for the gate
 

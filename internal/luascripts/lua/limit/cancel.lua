@@ -3,8 +3,8 @@
 -- KEYS[1+] rules      3 of each, then the turns of each when the policy has several, see rulecall.lua
 -- ARGV[1]  token      8 bytes, or "" when there is only a booking; refuses from now on
 -- ARGV[2]  job        "" when there is no booking
--- ARGV[3]  back       1: a grant that is given back is exchanged for the first place in the line; the job has no other place then; above 1: the
---                     first turn, which is promised this instant, because a rule in another slot refuses
+-- ARGV[3]  back       what the job gets for a grant that is given back: 0 nothing, and it leaves its lines; 1 the first place in the
+--                     line, and it has no other; above 1 the first turn, promised for this instant, because a rule in another slot refuses
 -- ARGV[4]  text       of the rules, see rulecall.lua
 -- ARGV[5+] claims     2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known

@@ -32,7 +32,7 @@ end
 -- none. The rule `widest` is the last of these rates. The results:
 --   1  the first of these rates; nil where there are no rates, or the job waits in another line
 --   2  the instant at which the job is admitted
---   3  the rule that admits it so late, nil when that is within reach
+--   3  the rule that makes it wait; nil when it is admitted within reach
 --   4  true when it gets no place: it has none yet, and the rule of result 3 is not one of these rates
 -- A lease admits late only while it is closed: whoever has one now will not have it then.
 local function in_widest(rules, widest, now, reach)

@@ -31,8 +31,8 @@
 --   value(limit, ledger)                what stands behind the head; or
 --   write(limit, ledger, now)           writes it
 --   spent(limit, ledger, now, most)     the newest grants that count, for a reader: {at, count, at, count ...}, the newest first
---   no_debt                             true when it holds no more than it admits. What is charged above that is not known afterwards, so a
---                                       charge above it spends what is free, see adjust.lua: all of it given back would free what others spent
+--   no_debt                             true when it can't record more than the limit admits. Then a correction spends what is free at most, see
+--                                       adjust.lua: to give back more than that later would free what others spent
 --   lease, offer, anew                  see leases.lua
 --   first_grant(limit, key, token, now) writes the first grant on a key that has no ledger, see shortcut.lua
 --   copy(ledger)                        a ledger to charge in vain, where earliest must be told whole jobs: what one leaves over of a window

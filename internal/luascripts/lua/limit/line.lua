@@ -9,7 +9,8 @@
 --
 -- The same sorted set holds, behind the tickets:
 -- promises  the instant that each job was promised last: member "@cost:job", score = the instant + PROMISED. A job keeps
---           its place until GRACE after it. Of a lease that is offered now it is at most OFFERED from now
+--           its place until GRACE after it. A job to which a lease is offered is promised OFFERED from now, or keeps an earlier
+--           promise
 -- kept      the ticket of each job that keeps a turn: member "#cost:job", score = (the ticket + PARK) * 8, above all others. A
 --           job among turns that has no such member, or another ticket there, does not wait there any more
 -- MIXED     a member that is there when costs in the line or among turns differ, or did
@@ -198,8 +199,8 @@ local function below(set, ticket)
   return redis.call("ZCOUNT", set, LIVE, "(" .. int(ticket))
 end
 
--- steps is by how many ROOMs a ticket comes behind one of this cost: a permit each, where limits
--- are not so large that the tickets of some jobs would pass all bounds
+-- steps is how many ROOMs a job of this cost takes: one for each unit of permits of the limit, and STEPS at most, so that
+-- tickets stay within their bounds
 local function steps(rule, cost)
   return min(ceil(cost / rule.limit.unit), STEPS)
 end

@@ -204,9 +204,9 @@ end
 
 -- find_place is the rule in whose line the job waits, or in which it has any place, nil when
 -- in none; the instant, now when it has come; and the rule that put that off last.
--- It looks at all rules, because the job may have a place in any. Those behind the one in whose line it stands put
--- nothing off: it has no place there, and whoever joins that line would put it off again and again. A narrower rule
--- that admits it before its turn comes there puts nothing off: the job keeps its place.
+-- It looks at all rules, because the job may have a place in any. The instant is the latest that the rules up to that
+-- one tell. Later rules do not count: the job has no place there, and whoever joins such a line would put it off again and
+-- again. A rule whose ledger admits the job now does not count either, although turns may be ahead: the job keeps its place.
 local function find_place(rules, now)
   local place, waiting
   look_all(rules, now)

@@ -7,9 +7,10 @@
 -- window. Only the first rule of a call remembers its token: what corrects a grant brings the
 -- same rules. In the headers of the others the token stands as `second`, and goes with the next.
 --
--- tokens  sorted set, score = instant of the grant; of leases, their ends, see leases.lua. A token that was
---         withdrawn has a negative score: the time of that or, when its grant counts for longer, COPY before its end.
---         An adjustment has the instant of what was paid more, ADJUSTMENTS lower and negative, as long as that counts
+-- tokens  sorted set of tokens. The score says what became of each:
+--           the instant of its grant; of a lease the instant at which it ends, see leases.lua
+--           -t                        it was withdrawn at t; or t is COPY before its grant stops to count, if that is later
+--           -ADJUSTMENTS - instant    an adjustment, with the instant of what was paid more, as long as that counts
 --
 -- A token whose copy may not arrive any more counts as forgotten, whether it is still there or not:
 -- so it does not matter when old ones are cleared, and not each call does it.
@@ -19,7 +20,7 @@
 
 local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
-local max = math.max
+local max, min = math.max, math.min
 local COPY, NO_TOKEN, int, live = numbers.COPY, numbers.NO_TOKEN, numbers.int, numbers.live
 local write = ledger.write
 
@@ -28,7 +29,8 @@ local ADJUSTMENTS = 4503599627370496
 local STRETCH = -6 -- an instant but for five digits, a tenth of a second. The set gets a new life once in each, and lives so much longer than it must
 
 -- held_at is the instant of the token's grant, a negative number when the token
--- was withdrawn, nil when it is new. A lease is held until it ends.
+-- was withdrawn, nil when it is new. A lease is held until it ends. Its instant is that of its last renewal, or of its grant:
+-- its holder trusts it from then on, and a later instant would outlast the lease.
 local function held_at(rule, token)
   local of, lease = rule.ledger, rule.kind.lease
   if of.token == token and not lease then return of.newest end
@@ -49,7 +51,9 @@ local function held_at(rule, token)
   if not at then return nil end
   if at < -ADJUSTMENTS then return -at - ADJUSTMENTS end
   if at <= 0 then return at end
-  if lease then return at > rule.now and rule.now or nil end
+  if lease then -- no lease begins after the newest one, or now. Its end less a length that was made shorter meanwhile may lie behind that
+    return at > rule.now and min(at - rule.W, max(rule.now, of.newest)) or nil
+  end
   if at + COPY > rule.now then return at end
   of.old = of.old or {} -- a new grant of it is remembered with a new instant
   of.old[#of.old + 1] = token

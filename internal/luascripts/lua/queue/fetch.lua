@@ -11,6 +11,9 @@
 -- ARGV[2]  call     number of the call; each call of a pool about a queue has a higher one
 -- ARGV[3]  expires  when asynq's lease on the tasks ends
 -- ARGV[4]  most     how many tasks at most, 0 to 1000; none when only the answer of the last call is wanted
+-- ARGV[5]  again    "1" when the call may have been sent before, "0" otherwise. Its number is then noted also when it takes
+--          nothing: the first copy may still be on its way, and would take tasks for a pool that does not wait for it.
+--          A call that is sent once notes nothing when it takes nothing, so a poll of an empty queue writes nothing.
 -- returns  {tasks, then per task, the first to run first: message, how}, an integer and texts: asynq's message; and a byte, "1" when an
 --          operator lets it run now, see run_now.lua, with the 8 bytes that tell how it waited, see deferred.lua, or an empty text
 --          when there is neither; no tasks when a later call of the pool has been answered
@@ -53,9 +56,9 @@ return function(keys, args)
     return reply
   end
 
-  if redis.call("EXISTS", paused) == 1 then return reply end
-  local ids = {}
-  for i = 1, tonumber(args[4]) do
+  local most, ids = tonumber(args[4]), {}
+  if redis.call("EXISTS", paused) == 1 then most = 0 end
+  for i = 1, most do
     local id = redis.call("RPOPLPUSH", pending, active)
     if not id then break end
     local task = prefix .. id
@@ -68,6 +71,6 @@ return function(keys, args)
     redis.call("ZADD", lease, expires, id)
     ids[i] = id
   end
-  if #ids > 0 then note(keys[5], call, ids) end
+  if #ids > 0 or args[5] == "1" then note(keys[5], call, ids) end
   return reply
 end

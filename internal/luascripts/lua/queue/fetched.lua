@@ -1,12 +1,13 @@
 -- fetched.lua: which tasks the last call of a pool took from a queue: the number of the call,
--- and of each task the length of its id, ":" and the id.
+-- and of each task the length of its id, ":" and the id. Without ids it says that the call took none, or gave
+-- all back, and that a late copy of it takes none.
 
 -- So long the tasks are this pool's, whatever became of it: asynq's lease on them ends 30 s
 -- after the fetch, and asynq's recoverer takes none before another 30 s. The rest is for clocks
 -- of processes that differ.
 local LIFE = "40000"
 
--- last is the last call that took tasks, or nil
+-- last is the last call that took tasks or was noted without any, or nil
 local function last(key)
   local text = redis.call("GET", key)
   if not text then return nil end

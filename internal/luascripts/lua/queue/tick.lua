@@ -10,8 +10,8 @@
 -- ARGV[1]  spec     names the spec of whoever asks; never last, held or open
 -- ARGV[2]  life_us  how long the record lives at least
 -- ARGV[3]  at_us    the tick; 0 only looks
--- ARGV[4]  from_us  up to where all are decided, as the caller knows it; 0 when it does not
--- ARGV[5]  by_us    the tick is not done from then on
+-- ARGV[4]  known_us the last tick of those that the caller knows to be decided; 0 when it knows none. Where another was decided last, nothing is done
+-- ARGV[5]  by_us    from then on the tick is missed; not for one that is held
 -- ARGV[6]  overlap  0 the tasks of earlier ticks do not matter, 1 it is skipped while one is unfinished, 2 it is held then, one at most
 -- ARGV[7]  id       of the task
 -- ARGV[8]  message  as asynq encodes it; empty to give the tick up

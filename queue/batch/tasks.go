@@ -2,7 +2,6 @@ package batch
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,21 +15,21 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// strayEvery is the longest time between two looks for tasks that pools put away too late.
-const strayEvery = time.Minute
+// recallEvery is the longest time between two looks for tasks that pools deferred too late.
+const recallEvery = time.Minute
 
-// strayLooks says when to look for what pools put away that had not heard that a batch
+// recalls says when to look for what pools deferred that had not heard that a batch
 // goes on: most do so within a second, and one that Redis was away from, or that stood
 // still, any time later. The looks come ever further apart.
-type strayLooks struct {
+type recalls struct {
 	resumed time.Time
 	from    time.Time     // that, or when it was heard of when Redis' clock went back behind it
 	next    time.Duration // after from
 }
 
-func (s *strayLooks) due(resumed, now time.Time) bool {
+func (s *recalls) due(resumed, now time.Time) bool {
 	if !resumed.Equal(s.resumed) || now.Before(s.from) {
-		*s = strayLooks{resumed: resumed, from: resumed, next: maintainEvery}
+		*s = recalls{resumed: resumed, from: resumed, next: maintainEvery}
 		if now.Before(resumed) {
 			s.from = now
 		}
@@ -39,9 +38,9 @@ func (s *strayLooks) due(resumed, now time.Time) bool {
 	return !resumed.IsZero() && since > s.next && since < resumeFor
 }
 
-func (s *strayLooks) looked(now time.Time) {
+func (s *recalls) looked(now time.Time) {
 	since := now.Sub(s.from)
-	s.next = since + min(since, strayEvery)
+	s.next = since + min(since, recallEvery)
 }
 
 // client is a queue.Client, with what all that is done to a batch needs of it.
@@ -65,54 +64,45 @@ func (c client) eachOpen(ctx context.Context, queue, id string, f func([]luascri
 // byBatch is why such a task has its new instant.
 var byBatch = luascripts.Why{Cause: luascripts.CauseBatch, Rule: luascripts.SameRule}
 
-// recall brings back what pools put away while a batch was paused, in its order. What
-// has a place in a line comes at the instant of that all the same: pools look before
-// they wake a task.
+// recall brings back, in order, what pools deferred because the batch was paused. It marks no task
+// that runs: a hundred marks that are due would keep the pools from what is due behind them.
 func (c client) recall(ctx context.Context, queue, id string) error {
 	n := 0
-	views, errs := luascripts.ReadBatches(ctx, c.Redis(), c.Keys(queue), []string{id})
-	if errs[0] != nil {
-		return errs[0]
-	}
+	var began time.Time
 	err := c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
-		tasks := make([]luascripts.Retiming, len(open))
+		ids := make([]string, len(open))
 		for i, e := range open {
-			in := time.Duration(n) * time.Microsecond
-			tasks[i], n = luascripts.Retiming{ID: luascripts.BatchTaskID(id, e.ID), At: views[0].Now.Add(in), In: in, Why: byBatch}, n+1
+			ids[i] = luascripts.BatchTaskID(id, e.ID)
 		}
-		_, err := luascripts.RetimeEarlier(ctx, c.Redis(), c.Keys(queue), tasks)
+		var found []luascripts.GetTaskReply
+		err := luascripts.WhileSlotMoves(ctx, c.Redis(), func() (err error) {
+			found, err = luascripts.GetTasks(ctx, c.Redis(), c.Keys(queue), ids)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		var tasks []luascripts.Retiming
+		for i, f := range found {
+			if !f.Ours || f.Wait.Why.Cause != luascripts.CausePaused {
+				continue
+			}
+			if n == 0 {
+				began = f.Now
+			}
+			in := time.Duration(n) * time.Microsecond
+			tasks, n = append(tasks, luascripts.Retiming{ID: ids[i], At: began.Add(in), In: in, Why: byBatch}), n+1
+		}
+		if len(tasks) == 0 {
+			return nil
+		}
+		_, err = luascripts.RetimeEarlier(ctx, c.Redis(), c.Keys(queue), tasks)
 		return err
 	})
 	if err != nil || n == 0 {
 		return err
 	}
 	return luascripts.Notify(ctx, c.Redis(), c.Keys(queue), 0)
-}
-
-// strays brings back what a pool put away that had not heard yet that the batch goes on.
-func (c client) strays(ctx context.Context, queue, id string) error {
-	return c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
-		found, errs := make([]luascripts.GetTaskReply, len(open)), make([]error, len(open))
-		atOnce(len(open), func(i int) {
-			found[i], errs[i] = luascripts.GetTask(ctx, c.Redis(), c.Keys(queue), luascripts.BatchTaskID(id, open[i].ID))
-		})
-		if err := errors.Join(errs...); err != nil {
-			return err
-		}
-		var tasks []luascripts.Retiming
-		for i, f := range found {
-			if f.Ours && f.Wait.Why.Cause == luascripts.CausePaused {
-				tasks = append(tasks, luascripts.Retiming{ID: luascripts.BatchTaskID(id, open[i].ID), At: f.Now, Why: byBatch})
-			}
-		}
-		if len(tasks) == 0 {
-			return nil
-		}
-		if _, err := luascripts.RetimeEarlier(ctx, c.Redis(), c.Keys(queue), tasks); err != nil {
-			return err
-		}
-		return luascripts.Notify(ctx, c.Redis(), c.Keys(queue), 0)
-	})
 }
 
 // sweep counts what has ended without a pool having said so.

@@ -1,0 +1,82 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+)
+
+// cancelFails makes cancel.lua fail for a key, as if its server could not be reached.
+type cancelFails struct{ tag string }
+
+func (cancelFails) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (cancelFails) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (f cancelFails) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		name := fmt.Sprint(cmd.Args()[min(1, len(cmd.Args())-1)])
+		if strings.HasSuffix(name, "_cancel") && slices.ContainsFunc(cmd.Args(), func(a any) bool { return strings.Contains(fmt.Sprint(a), f.tag) }) {
+			err := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+			cmd.SetErr(err)
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// Elements give their places up. One whose server does not answer keeps none of the others from doing so.
+func TestElementsLeaveTheirPlacesBesideAServerThatIsAway(t *testing.T) {
+	t.Parallel()
+	redistest.NeedFunctions(t)
+	rdb := redistest.StartCluster(t, 3)
+	rdb.AddHook(cancelFails{"{+1}"})
+	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{
+		{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")},
+	}})
+	f, err := NewFeeder(c, FeederConfig{Queues: []string{"default"}, Sources: map[string]Source{"messages": Channel(make(chan Element))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newFeeding(f, "default", "winter")
+	var items []*item
+	var requests []throttle.BookRequest
+	for i := range 4 {
+		task, err := f.c.Prepare(t.Context(), "sms", fmt.Appendf(nil, `{"to":"+%d"}`, i), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		task.Own = true
+		items = append(items, &item{task: task})
+		requests = append(requests, throttle.BookRequest{Policy: task.Policy, Request: task.Request})
+	}
+	for _, b := range throttle.ForWorkers.BookMany(t.Context(), rdb, requests) {
+		if b.Err != nil {
+			t.Fatal(b.Err)
+		}
+	}
+	g.leave(t.Context(), items)
+	for i, p := range items {
+		want := int64(0)
+		if i == 1 {
+			want = 1
+		}
+		n := rdb.ZCount(t.Context(), fmt.Sprintf("hw:{+%d}:phone:line", i), "-inf", "(2251799813685248").Val()
+		if n != want || p.task.Own != (want > 0) {
+			t.Errorf("%d places are left on +%d, want %d", n, i, want)
+		}
+	}
+}
