@@ -46,7 +46,8 @@ var doers = []doer{
 		_, err := s.CloseKey(ctx, f.rule, f.key, f.d, why)
 		return err
 	}},
-	{OpenKey, "rule k", "The key is open.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
+	// Its rule may be closed, too, so this does not say that the key is open.
+	{OpenKey, "rule k", "The key’s own closing is over.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
 		return s.OpenKey(ctx, f.rule, f.key, why)
 	}},
 	{PauseKey, "rule k", "The key is paused.", func(ctx context.Context, s *source, f form, why inspect.Reason) error {
@@ -203,7 +204,7 @@ var errMayNot = errors.New("not allowed")
 
 // make makes the change of a form, or those that undo another.
 func (d *board) make(r *http.Request, f *form, why inspect.Reason) error {
-	ctx, end, err := d.views.enter(r.Context(), "change")
+	ctx, end, err := d.views.enter(r.Context(), changeKind)
 	if err != nil {
 		return err
 	}
@@ -479,7 +480,7 @@ func (d *board) find(w http.ResponseWriter, r *http.Request) {
 	s, err := d.source(ctx)
 	if err == nil {
 		var id string
-		if id, err = s.IDOf(rule, key); err == nil {
+		if id, err = s.IDOf(ctx, rule, key); err == nil {
 			http.Redirect(w, r, d.keyURL(rule, id), http.StatusSeeOther)
 			return
 		}

@@ -81,6 +81,46 @@ func (d *rig) audited() []inspect.Change {
 	return changes
 }
 
+// A key can be closed by itself and by its rule. Only its own closing can be opened on its page, and
+// nothing is said to be open while the rule is closed. A key can be closed for longer than its rule.
+func TestKeyOfAClosedRule(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, func(c *Config) { c.AllowWrites = true })
+	d.spend()
+	d.book("+15550100", "a")
+	target := d.keyPage("+15550100")
+	const rule, own = "The rule is closed on all keys", "<strong>Closed.</strong>"
+	shows := func(when, page string, want map[string]bool) {
+		t.Helper()
+		for text, there := range want {
+			if strings.Contains(page, text) != there {
+				t.Errorf("%s: that the page has %q is %t, want %t\n%s", when, text, !there, there, page)
+			}
+		}
+	}
+	do := func(verb Verb) (page string) {
+		t.Helper()
+		f := d.forms()[verb]
+		f.Set("verb", string(verb))
+		f.Set("back", target)
+		w := d.do(request("POST", "/act", f))
+		if w.Code != http.StatusSeeOther {
+			t.Fatalf("%s is answered with %d", verb, w.Code)
+		}
+		return d.get(http.StatusOK, w.Header().Get("Location"))
+	}
+	closes, pauses, opens, open := `value="close key"`, `value="pause key"`, `value="open key"`, "The key is open"
+	shows("a rule that is closed", do(CloseRule), map[string]bool{rule: true, own: false, closes: true, pauses: true, opens: false, open: false})
+	shows("a key that is closed for less", do(CloseKey), map[string]bool{rule: true, own: false, closes: true, opens: false, open: false})
+	shows("a key that is opened and whose rule is closed", do(OpenKey), map[string]bool{rule: true, own: false, closes: true, opens: false, open: false})
+	shows("a key that is closed for longer", do(PauseKey), map[string]bool{rule: true, own: true, closes: false, pauses: false, opens: true, open: false})
+	shows("a key whose rule is open again", do(OpenRule), map[string]bool{rule: false, own: true, closes: false, opens: true})
+	shows("a key that is open", do(OpenKey), map[string]bool{rule: false, own: false, closes: true, opens: false, "own closing is over": true})
+	if k, err := d.inspector().Key(t.Context(), "phone", "+15550100"); err != nil || !k.Closed.IsZero() {
+		t.Errorf("the key is closed until %v, %v, want it open", k.Closed, err)
+	}
+}
+
 // Every change is made, with who and why in the audit list, and leads back to its page.
 func TestEveryChange(t *testing.T) {
 	t.Parallel()

@@ -125,7 +125,7 @@ func (d *board) parse() error {
 	funcs := template.FuncMap{
 		"safe": safe, "clip": safeIn, "key": d.shownKey, "n": count[int], "n64": count[int64], "plural": plural, "span": span, "stamp": stamp, "in": relative,
 		"url": d.url, "keyURL": d.keyURL, "taskURL": d.taskURL, "taskLink": d.taskLink, "asynqmon": d.asynqmonURL,
-		"clock": clockText, "does": does, "secret": func() bool { return !d.cfg.ShowKeys },
+		"clock": clockText, "does": does, "throttled": throttled, "runnable": runnable, "ahead": ahead, "secret": func() bool { return !d.cfg.ShowKeys },
 		"place":   func(i int) int { return i + 1 },
 		"upper":   func(s string) string { return strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):] },
 		"ended":   func(p batch.Progress) int64 { return p.Done + p.Failed + p.Refused + p.Dropped },

@@ -66,6 +66,7 @@ type overview struct {
 	Queues  []inspect.QueueStatus // those that are counted
 	Sum     inspect.QueueStatus   // of them
 	Names   []string              // of all
+	Typed   bool                  // they are too many to choose from: a reader types the name
 	Listed  []inspect.QueueStatus // on this page
 	ByQueue pager
 	Workers int
@@ -80,6 +81,8 @@ type overview struct {
 	Told    int      // of how many of them the last hour is told
 	Changes []inspect.Change
 	Now     time.Time
+
+	Unlisted int // processes that run besides those that can be listed
 }
 
 type ruleRow struct {
@@ -110,6 +113,10 @@ func historyOf(ctx context.Context, d *board, s *source, rule string, span time.
 // chartedMax is how many queues the chart adds up: each costs Redis 60 counts.
 const chartedMax = 10
 
+// namesMax is how many queues a reader chooses from. With 100,000 of them each page would have megabytes of
+// names.
+const namesMax = 200
+
 func loadOverview(ctx context.Context, d *board, q url.Values) (any, error) {
 	s, err := d.source(ctx)
 	if err != nil {
@@ -132,6 +139,7 @@ func loadOverview(ctx context.Context, d *board, q url.Values) (any, error) {
 	if o.Names, err = s.QueueNames(ctx); err != nil {
 		return nil, err
 	}
+	o.Typed = len(o.Names) > namesMax
 	names, links, err := pageOf(d, q, list{"/", "queues", "queues", "#queues-h"}, o.Names)
 	if err != nil {
 		return nil, err
@@ -140,6 +148,7 @@ func loadOverview(ctx context.Context, d *board, q url.Values) (any, error) {
 		return nil, err
 	}
 	o.ByQueue = links
+	o.Unlisted = max(0, s.all-len(s.processes))
 	for _, p := range s.processes {
 		if p.Kind == "pool" {
 			o.Pools++
@@ -161,7 +170,8 @@ func loadOverview(ctx context.Context, d *board, q url.Values) (any, error) {
 	}
 	o.Changes = changes[:min(len(changes), 5)]
 	o.Verdict = judge(facts{
-		queues: o.Queues, rules: rules, processes: s.processes, differences: inspect.Differences(nil, s.processes), changes: changes, now: o.Now,
+		queues: o.Queues, rules: rules, processes: s.processes, unlisted: o.Unlisted, differences: inspect.Differences(nil, s.processes),
+		changes: changes, now: o.Now,
 	})
 	for _, r := range rules {
 		o.Limits = append(o.Limits, r.Rule)
@@ -211,15 +221,18 @@ func statusesOf(ctx context.Context, s *source, known []inspect.QueueStatus, nam
 	return all, nil
 }
 
-// plannedOf adds up the planned starts of the queues in which most comes due within the hour.
+// plannedOf adds up the planned starts of the queues in which most comes due within the hour. What is overdue
+// is runnable, and not planned any more.
 func plannedOf(ctx context.Context, d *board, s *source, queues []inspect.QueueStatus) (c chart, charted, waits int, err error) {
 	var busy []inspect.QueueStatus
 	for _, q := range queues {
-		if q.Within1h > 0 {
+		if ahead(q.Within1h, q) > 0 {
 			busy = append(busy, q)
 		}
 	}
-	slices.SortStableFunc(busy, func(a, b inspect.QueueStatus) int { return cmp.Compare(b.Within1h, a.Within1h) })
+	slices.SortStableFunc(busy, func(a, b inspect.QueueStatus) int {
+		return cmp.Compare(ahead(b.Within1h, b), ahead(a.Within1h, a))
+	})
 	var minutes [60]int
 	for _, q := range busy[:min(len(busy), chartedMax)] {
 		d.meter.spend(ctx, 60)
@@ -227,6 +240,7 @@ func plannedOf(ctx context.Context, d *board, s *source, queues []inspect.QueueS
 		if err != nil {
 			return chart{}, 0, 0, err
 		}
+		of[0] = ahead(of[0], q)
 		for n, tasks := range of {
 			minutes[n] += tasks
 		}

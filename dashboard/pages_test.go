@@ -10,11 +10,13 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/inspect"
@@ -71,7 +73,7 @@ func TestPagesShowTheLine(t *testing.T) {
 	d.book("+15550100", "a", "b", "c")
 	d.book("+15550101", "goes") // it can run at once, and no pool takes it
 	overview := d.get(http.StatusOK, "/")
-	wants(t, overview, "No pool serves queue default", "Planned starts of the next hour", `<a href="/rule?rule=phone">phone</a>`, "sliding 1/20m", "Next start")
+	wants(t, overview, "No pool is known to serve queue default", "Planned starts of the next hour", `<a href="/rule?rule=phone">phone</a>`, "sliding 1/20m", "Next start")
 	if strings.Contains(overview, "could run") {
 		t.Error("without a pool the overview says that workers are busy")
 	}
@@ -92,6 +94,98 @@ func TestPagesShowTheLine(t *testing.T) {
 		"/live?view=//x": 400, "/assets/none": 404,
 	} {
 		d.get(code, target)
+	}
+}
+
+// A task whose instant has come is runnable and not throttled, on all pages.
+func TestOverdueTasksAreRunnable(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, nil)
+	d.spend()
+	d.book("+15550100", "a", "b", "c")
+	d.book("+15550101", "goes") // it can run at once
+	count := regexp.MustCompile(`<dt>(Throttled|Runnable)</dt><dd>(\d+)</dd>`)
+	row := regexp.MustCompile(`(?s)<a href="/queue\?queue=default">default</a></th>\s*<td class="num">(\d+)</td><td class="num opt">(\d+)</td><td class="num opt">(\d+)</td>\s*<td class="num">(\d+)</td>`)
+	shows := func(when, throttled, within1m, within1h, runnable string) {
+		t.Helper()
+		board, err := New(d.rdb, Config{Policies: policies(t)}) // one that has no snapshot yet
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.board = board
+		for _, target := range []string{"/", "/queue?queue=default"} {
+			page := d.get(http.StatusOK, target)
+			for _, found := range count.FindAllStringSubmatch(page, -1) {
+				if want := map[string]string{"Throttled": throttled, "Runnable": runnable}[found[1]]; found[2] != want {
+					t.Errorf("%s, %s: %s is %s, want %s", when, target, found[1], found[2], want)
+				}
+			}
+			if target != "/" {
+				continue
+			}
+			want := []string{throttled, within1m, within1h, runnable}
+			if found := row.FindStringSubmatch(page); found == nil || !slices.Equal(found[1:], want) {
+				t.Errorf("%s: the row of the queue has %q, want %q", when, found, want)
+			}
+		}
+	}
+	shows("at first", "3", "0", "3", "1") // they start 20, 40 and 60 minutes after the permit was spent
+	const due = "hw:{default}:due"
+	first, err := d.rdb.ZRange(t.Context(), due, 0, 0).Result()
+	if err != nil || len(first) != 1 {
+		t.Fatalf("the first that comes due is %q, %v", first, err)
+	}
+	if err := d.rdb.ZAdd(t.Context(), due, redis.Z{Score: float64(time.Now().Add(-time.Minute).UnixMicro()), Member: first[0]}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	shows("when one is overdue", "2", "0", "2", "2")
+}
+
+// A name is chosen from a list where there are few queues, and typed where a list would be long.
+func TestChoiceOfAQueue(t *testing.T) {
+	t.Parallel()
+	for n, typed := range map[int]bool{1: false, namesMax: false, namesMax + 1: true, 20 * namesMax: true} {
+		d := newRig(t, func(c *Config) { c.Budget = 1_000_000 }) // it is not about the budget
+		names := make([]any, n)
+		for k := range names {
+			names[k] = fmt.Sprintf("queue-%05d", k)
+		}
+		if err := d.rdb.SAdd(t.Context(), "asynq:queues", names...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		page := d.get(http.StatusOK, "/")
+		options := strings.Count(page, `<option value="queue-`)
+		if field := strings.Contains(page, `<input name="queue"`); field != typed || !typed && options != n || typed && options > 0 {
+			t.Errorf("of %d queues the page offers %d, and a field to type a name is %t, want %t", n, options, field, typed)
+		}
+		if to := d.post(http.StatusSeeOther, "/find", "id", "a", "queue", "queue-00000"); to != "/task?id=a&queue=queue-00000" {
+			t.Errorf("a search on a queue leads to %s", to)
+		}
+	}
+}
+
+// An asynq server without Headway may serve a queue. It is not said that nothing does.
+func TestQueueOfAnAsynqServer(t *testing.T) {
+	t.Parallel()
+	d := newRig(t, nil)
+	runs, done := make(chan struct{}, 10), make(chan struct{})
+	server := asynq.NewServerFromRedisClient(d.rdb, asynq.Config{Concurrency: 1, Queues: map[string]int{"plain": 1}, LogLevel: asynq.FatalLevel})
+	if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { runs <- struct{}{}; <-done; return nil })); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Shutdown()
+	defer close(done)
+	client := asynq.NewClientFromRedisClient(d.rdb)
+	for range 3 {
+		if _, err := client.Enqueue(asynq.NewTask("mail", nil), asynq.Queue("plain")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-runs
+	page := d.get(http.StatusOK, "/")
+	wants(t, page, "No pool is known to serve queue plain, where 1 task runs and 2 tasks should run now", "unless an asynq server of your own keeps up")
+	if strings.Contains(page, "No pool serves") || strings.Contains(page, "Act now") {
+		t.Errorf("a queue that an asynq server serves is told as one that nothing serves in\n%s", page)
 	}
 }
 

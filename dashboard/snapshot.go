@@ -27,6 +27,7 @@ const (
 	snapshotsMax = 200              // views that are kept: more than can be loading
 	staleMax     = time.Minute      // an older view is not shown while it is being loaded again
 	firstCost    = 50               // what the first load of a page is estimated at
+	debtMax      = 2                // seconds of the budget: more that nobody expected is not made up
 	blindCost    = 50               // what a load counts as with a client whose commands can't be counted
 )
 
@@ -183,6 +184,9 @@ func (s *snapshots) load(ctx context.Context, at *snapshot, l *load) {
 	value, err = l.run(ctx)
 }
 
+// changeKind is the kind of all changes.
+const changeKind = "change"
+
 // enter waits until work that is no view, such as a change, may start. Loads that it needs are parts
 // of it. The caller says when it has ended.
 func (s *snapshots) enter(ctx context.Context, kind string) (inside context.Context, end func(), err error) {
@@ -211,7 +215,16 @@ func kindOf(view string) string {
 	return view
 }
 
-func (s *snapshots) estimate(view string) int { return cmp.Or(s.costs[kindOf(view)], firstCost) }
+// estimate is what the last load of the kind has cost. The cost of a change says little about the next one:
+// one that cancelled 100,000 tasks must not make the next change wait for minutes, nor the pages behind it.
+// So a change is estimated at a second of the budget at most.
+func (s *snapshots) estimate(view string) int {
+	n := cmp.Or(s.costs[kindOf(view)], firstCost)
+	if view == changeKind {
+		n = min(n, int(s.meter.perSecond))
+	}
+	return n
+}
 
 // book takes a place among the loads that wait to start, and pays the estimate. It refuses at once
 // what would start too late.
@@ -300,7 +313,8 @@ func (s *snapshots) drop() {
 }
 
 // meter counts Redis commands, and says when the budget is spent. A load may cost more than it was
-// estimated at; the next load waits until that is made up.
+// estimated at; the next load waits until that is made up, but not for more than debtMax seconds of the
+// budget: nobody could look at anything for minutes after one large change.
 type meter struct {
 	perSecond float64
 	blind     bool // commands can't be counted: each load counts as blindCost
@@ -389,13 +403,15 @@ func (m *meter) spend(ctx context.Context, n int) {
 	defer m.mu.Unlock()
 	m.fill()
 	m.total += int64(n)
-	m.left -= float64(n)
+	unpaid := n
 	for cost := m.costIn(ctx); cost != nil; cost = cost.outer {
 		cost.commands += n
 		ahead := min(n, cost.paid) // only an outermost load has paid
 		cost.paid -= ahead
-		m.left += float64(ahead)
+		unpaid -= ahead
 	}
+	// Loads that are booked may have brought it further down: what they have paid is still to be made up.
+	m.left = max(m.left-float64(unpaid), min(m.left, -debtMax*m.perSecond))
 }
 
 // metered is a client whose commands are counted. It shares the connections of rdb, and the

@@ -82,6 +82,18 @@ func count[T int | int64](n T) string {
 	return b.String()
 }
 
+// throttled is how many tasks of a queue wait for instants that are still to come. metrics and "headway
+// top" count the same.
+func throttled(q inspect.QueueStatus) int { return max(0, q.Waiting-q.Overdue) }
+
+// runnable is how many tasks of a queue a worker may run now: those that are pending, and those that waited
+// and whose instants have come.
+func runnable(q inspect.QueueStatus) int { return q.Pending + q.Overdue }
+
+// ahead is how many of the throttled tasks of a queue come due within some time: inspect counts the overdue
+// ones, too.
+func ahead(within int, q inspect.QueueStatus) int { return max(0, within-q.Overdue) }
+
 // plural is a number with its word.
 func plural(n int, word string) string {
 	if n == 1 {

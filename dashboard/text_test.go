@@ -122,6 +122,11 @@ func TestVerdict(t *testing.T) {
 	late.Next, late.Overdue = now.Add(-time.Minute), 7
 	fresh := late
 	fresh.Next = now.Add(-time.Millisecond)
+	overdue := late
+	overdue.Overdue, overdue.Within1h = 5000, 5000
+	plain := inspect.QueueStatus{Queue: "default", Pending: 500, Active: 2, Now: now}
+	killed := late
+	killed.Active = 2
 	paused := waits
 	paused.Paused = true
 	crowd := inspect.QueueStatus{Queue: "default", Pending: 500, Active: 10, Now: now}
@@ -143,8 +148,12 @@ func TestVerdict(t *testing.T) {
 	}{
 		"nothing":           {facts{}, "ok", "Nothing waits"},
 		"limits hold tasks": {facts{queues: []inspect.QueueStatus{waits}, processes: []inspect.Process{pool}}, "ok", "Limits hold 5,000 tasks"},
-		"just due":          {facts{queues: []inspect.QueueStatus{fresh}, processes: []inspect.Process{pool}}, "ok", "Limits hold 5,000 tasks"},
-		"no pool":           {facts{queues: []inspect.QueueStatus{late}}, "bad", "No pool serves queue default, and 7 tasks"},
+		"just due":          {facts{queues: []inspect.QueueStatus{fresh}, processes: []inspect.Process{pool}}, "ok", "Limits hold 4,993 tasks"},
+		"no pool":           {facts{queues: []inspect.QueueStatus{late}}, "bad", "No pool is known to serve queue default, and 7 tasks"},
+		"no pool, but runs": {facts{queues: []inspect.QueueStatus{plain}}, "warn", "No pool is known to serve queue default, where 2 tasks run and 500 tasks should run now"},
+		"pool was killed":   {facts{queues: []inspect.QueueStatus{killed}}, "bad", "No pool is known to serve queue default, and 7 tasks"},
+		"no pool is listed": {facts{queues: []inspect.QueueStatus{late}, unlisted: 200}, "warn", "It is not known whether a pool serves queue default, and 7 tasks"},
+		"all is overdue":    {facts{queues: []inspect.QueueStatus{overdue}}, "bad", "No pool is known to serve queue default, and 5,000 tasks"},
 		"no pool, not yet":  {facts{queues: []inspect.QueueStatus{waits}}, "ok", "Limits hold 5,000 tasks"},
 		"late":              {facts{queues: []inspect.QueueStatus{late}, processes: []inspect.Process{pool}}, "warn", "7 tasks of queue default should have started"},
 		"late and busy":     {facts{queues: []inspect.QueueStatus{late}, processes: []inspect.Process{busy}}, "bad", "All 10 workers are busy"},
@@ -164,6 +173,50 @@ func TestVerdict(t *testing.T) {
 		if v.Level != c.level || !strings.HasPrefix(v.Headline, c.headline) || v.Next == "" {
 			t.Errorf("%s: %+v, want %s: %s", name, v, c.level, c.headline)
 		}
+	}
+}
+
+// What is overdue is not throttled: no limit holds it any more, and a worker may run it.
+func TestVerdictAboutOverdueTasks(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
+	pool := inspect.Process{Kind: "pool", Workers: 10, Busy: 10, Queues: map[string]int{"default": 1}}
+	for name, c := range map[string]struct {
+		queue     inspect.QueueStatus
+		processes []inspect.Process
+		says      []string
+		not       []string
+	}{
+		"all is overdue, and no pool runs": {
+			inspect.QueueStatus{Queue: "default", Waiting: 5000, Overdue: 5000, Within1m: 5000, Within1h: 5000, Next: now.Add(-time.Hour), Now: now}, nil,
+			[]string{"5,000 tasks in it should run now", "No limit holds anything. 5,000 tasks to run or running", "No pool runs."},
+			[]string{"Limits hold", "planned to start"},
+		},
+		"some is overdue, and all workers are busy": {
+			inspect.QueueStatus{Queue: "default", Waiting: 120, Overdue: 20, Within1m: 50, Within1h: 80, Pending: 5, Active: 10, Next: now.Add(-time.Hour), Now: now},
+			[]inspect.Process{pool},
+			[]string{"20 tasks of queue default are late", "25 tasks could run", "Limits hold 100 tasks", "60 tasks planned to start within the hour"}, nil,
+		},
+	} {
+		v := judge(facts{queues: []inspect.QueueStatus{c.queue}, processes: c.processes, now: now})
+		all := v.Headline + "\n" + strings.Join(v.Evidence, "\n")
+		wants(t, all, c.says...)
+		for _, text := range c.not {
+			if strings.Contains(all, text) {
+				t.Errorf("%s: %q is said in\n%s", name, text, all)
+			}
+		}
+	}
+}
+
+// Where more processes run than can be listed, nothing is said about what they do.
+func TestVerdictSaysWhatIsNotListed(t *testing.T) {
+	t.Parallel()
+	v := judge(facts{unlisted: 200})
+	all := strings.Join(v.Evidence, "\n")
+	wants(t, all, "No pool is among the processes that can be listed.", "200 of the processes that run can't be listed")
+	if strings.Contains(all, "No pool runs") {
+		t.Errorf("it is said that no pool runs in\n%s", all)
 	}
 }
 

@@ -27,6 +27,7 @@ type facts struct {
 	queues      []inspect.QueueStatus
 	rules       []ruleRow
 	processes   []inspect.Process
+	unlisted    int // processes that run besides these
 	differences []inspect.Difference
 	changes     []inspect.Change
 	now         time.Time
@@ -38,15 +39,16 @@ const lateAfter = 2 * time.Second
 
 // totals are what all queues and all pools have together.
 type totals struct {
-	waiting, pending, active, failed int
-	hour                             int       // tasks that are planned to start within the hour
-	first                            time.Time // when the next of these starts; zero for none
-	pools, workers, busy             int
-	served                           map[string]bool // the queues that a pool serves
+	throttled, runnable, active, failed int
+	hour                                int       // throttled tasks that are planned to start within the hour
+	first                               time.Time // when the next of these starts; zero for none
+	pools, workers, busy                int
+	unlisted                            int             // processes of which it is not known what they serve
+	served                              map[string]bool // the queues that a pool serves which is listed
 }
 
 func (f facts) totals() totals {
-	t := totals{served: make(map[string]bool)}
+	t := totals{served: make(map[string]bool), unlisted: f.unlisted}
 	for _, p := range f.processes {
 		if p.Kind != "pool" {
 			continue
@@ -59,9 +61,9 @@ func (f facts) totals() totals {
 		}
 	}
 	for _, q := range f.queues {
-		t.waiting += q.Waiting
-		t.hour += q.Within1h
-		t.pending += q.Pending
+		t.throttled += throttled(q)
+		t.hour += ahead(q.Within1h, q)
+		t.runnable += runnable(q)
 		t.active += q.Active
 		t.failed += q.Archived
 		if !q.Next.IsZero() && (t.first.IsZero() || q.Next.Before(t.first)) {
@@ -78,9 +80,9 @@ func judge(f facts) verdict {
 	for _, q := range f.queues {
 		found.ofQueue(q, t)
 	}
-	if t.pending > t.workers && t.workers > 0 && t.busy >= t.workers {
+	if t.runnable > t.workers && t.workers > 0 && t.busy >= t.workers {
 		found.add("warn", "Add workers: a higher limit would not help", "/pools", nil, "Workers are missing, not permits: %s could run. %s",
-			plural(t.pending, "task"), allBusy(t.workers))
+			plural(t.runnable, "task"), allBusy(t.workers))
 	}
 	for _, r := range f.rules {
 		found.ofRule(r, f)
@@ -96,13 +98,19 @@ func judge(f facts) verdict {
 	} else {
 		v.Evidence = append(v.Evidence, calm+".")
 	}
-	if t.waiting > 0 {
+	if t.throttled > 0 {
 		v.Evidence = append(v.Evidence, fmt.Sprintf("%s planned to start within the hour.", plural(t.hour, "task")))
 	}
-	if t.pools > 0 {
-		v.Evidence = append(v.Evidence, fmt.Sprintf("%s with %s, %s busy.", plural(t.pools, "pool"), plural(t.workers, "worker"), count(t.busy)))
-	} else {
-		v.Evidence = append(v.Evidence, "No pool runs.")
+	pools := "No pool runs."
+	switch {
+	case t.pools > 0:
+		pools = fmt.Sprintf("%s with %s, %s busy.", plural(t.pools, "pool"), plural(t.workers, "worker"), count(t.busy))
+	case t.unlisted > 0:
+		pools = "No pool is among the processes that can be listed."
+	}
+	v.Evidence = append(v.Evidence, pools)
+	if t.unlisted > 0 {
+		v.Evidence = append(v.Evidence, fmt.Sprintf("%s of the processes that run can't be listed, so their pools are not counted.", count(t.unlisted)))
 	}
 	return v
 }
@@ -127,12 +135,33 @@ func (s *findings) ofQueue(q inspect.QueueStatus, t totals) {
 		if late {
 			n += q.Overdue
 		}
-		s.add("bad", "Start a pool that serves it", "/pools", nil, "No pool serves queue %s, and %s in it should run now", name, plural(n, "task"))
+		active := q.Active
+		if late { // tasks that wait for a limit need a pool, whoever runs others
+			active = 0
+		}
+		s.ofUnserved(name, n, active, t)
 	case late && t.busy >= t.workers:
 		s.add("bad", "Add workers, or find what holds them", "/pools", nil, "%s, so %s of queue %s %s late", allBusy(t.workers), plural(q.Overdue, "task"),
 			name, is(q.Overdue))
 	case late:
 		s.add("warn", "Look at what is overdue", "/queue", link, "%s of queue %s should have started", plural(q.Overdue, "task"), name)
+	}
+}
+
+// ofUnserved is about a queue in which some tasks should run, and which no pool serves that is listed. A pool that
+// can't be listed may serve it, and so may an asynq server without Headway, which package inspect does not
+// list. Where tasks run there is such a server, or there was a pool that was killed.
+func (s *findings) ofUnserved(name string, tasks, active int, t totals) {
+	n := plural(tasks, "task")
+	switch {
+	case t.unlisted > 0:
+		s.add("warn", "Look whether what waits there goes on", "/pools", nil, "It is not known whether a pool serves queue %s, and %s in it should run now", name, n)
+	case active > 0:
+		s.add("warn", "Start a pool that serves it, unless an asynq server of your own keeps up", "/pools", nil,
+			"No pool is known to serve queue %s, where %s %s and %s should run now", name, plural(active, "task"), does(active, "run"), n)
+	default:
+		s.add("bad", "Start a pool that serves it, unless an asynq server of your own does", "/pools", nil,
+			"No pool is known to serve queue %s, and %s in it should run now", name, n)
 	}
 }
 
@@ -187,15 +216,15 @@ func (s findings) gravest() (v verdict) {
 
 // calm is what can be said where nothing is wrong.
 func (t totals) calm(now time.Time) string {
-	if t.waiting == 0 {
-		if t.pending+t.active > 0 {
-			return fmt.Sprintf("No limit holds anything. %s to run or running", plural(t.pending+t.active, "task"))
+	if t.throttled == 0 {
+		if t.runnable+t.active > 0 {
+			return fmt.Sprintf("No limit holds anything. %s to run or running", plural(t.runnable+t.active, "task"))
 		}
 		return "Nothing waits"
 	}
 	calm := "Limits hold 1 task. It starts by itself"
-	if t.waiting > 1 {
-		calm = fmt.Sprintf("Limits hold %s. Each starts by itself", plural(t.waiting, "task"))
+	if t.throttled > 1 {
+		calm = fmt.Sprintf("Limits hold %s. Each starts by itself", plural(t.throttled, "task"))
 	}
 	if t.first.After(now) {
 		calm += ", the next " + relative(t.first, now)

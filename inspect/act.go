@@ -209,7 +209,7 @@ func (i *Inspector) CloseKey(ctx context.Context, rule, key string, d time.Durat
 	if err != nil {
 		return time.Time{}, err
 	}
-	id, err := i.id(l, key)
+	id, err := i.id(ctx, l, key)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -227,7 +227,7 @@ func (i *Inspector) OpenKey(ctx context.Context, rule, key string, r Reason) err
 	if err != nil {
 		return err
 	}
-	id, err := i.id(l, key)
+	id, err := i.id(ctx, l, key)
 	if err != nil {
 		return err
 	}
@@ -400,7 +400,7 @@ func (i *Inspector) onKey(ctx context.Context, queue, rule, key string) iter.Seq
 			yield(onKeyTask{}, err)
 			return
 		}
-		id, err := i.id(l, key)
+		id, err := i.id(ctx, l, key)
 		if err != nil {
 			yield(onKeyTask{}, err)
 			return
@@ -455,6 +455,9 @@ func (i *Inspector) Cancel(ctx context.Context, queue, id string, r Reason) erro
 func (i *Inspector) CancelKey(ctx context.Context, queue, rule, key string, r Reason) (cancelled int, err error) {
 	return i.eachOnKey(ctx, ActionCancel, queue, rule, key, r, func(all []onKeyTask, cancelled func(error) error) error {
 		for _, w := range slices.Backward(all) { // from the end of the line: a task that is cancelled promotes only those behind it
+			if err := ctx.Err(); err != nil { // asynq's part of a cancellation takes no context
+				return away("cancel what waits on a key", err)
+			}
 			if err := cancelled(i.cancel(ctx, queue, w)); err != nil {
 				return err
 			}
@@ -463,9 +466,12 @@ func (i *Inspector) CancelKey(ctx context.Context, queue, rule, key string, r Re
 	})
 }
 
+// tidyFor bounds what is tidied after a task was deleted.
+const tidyFor = 2 * time.Second
+
 // cancel deletes a task, and gives its places up.
 func (i *Inspector) cancel(ctx context.Context, queue string, w onKeyTask) error {
-	ref, booked := i.ref(queue, w) // while the task is there, which has its keys
+	ref, booked := i.ref(ctx, queue, w) // while the task is there, which has its keys
 	err := i.asynq.DeleteTask(queue, w.task.ID)
 	switch {
 	case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
@@ -475,7 +481,10 @@ func (i *Inspector) cancel(ctx context.Context, queue string, w onKeyTask) error
 	case err != nil:
 		return away("delete a task", err)
 	}
-	// What follows is tidying: a pool that sweeps the queue does the same.
+	// What follows is tidying: a pool that sweeps the queue does the same. It is done for a task that is deleted,
+	// whoever stops the others.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyFor)
+	defer cancel()
 	_, _ = luascripts.Wake(ctx, i.rdb, i.keys(queue), []luascripts.DueTask{w.task}, time.Now(), false)
 	if booked {
 		promoted, err := throttle.ForWorkers.CancelBooking(ctx, ref)
@@ -487,12 +496,12 @@ func (i *Inspector) cancel(ctx context.Context, queue string, w onKeyTask) error
 }
 
 // ref is the booking of a task by rules that are known here.
-func (i *Inspector) ref(queue string, w onKeyTask) (throttle.BookingRef, bool) {
+func (i *Inspector) ref(ctx context.Context, queue string, w onKeyTask) (throttle.BookingRef, bool) {
 	b, ok := i.set.Booking(w.rules, luascripts.JobID(queue, w.task.ID))
 	if !ok || i.cfg.PerClient {
 		return b, false
 	}
-	i.meet(queue, w.task.ID, b)
+	i.meet(ctx, queue, w.task.ID, b)
 	return b, true
 }
 
@@ -543,7 +552,7 @@ func (i *Inspector) FrontKey(ctx context.Context, queue, rule, key string, r Rea
 		// there before it. In an open line it stands before them. See close.lua.
 		var closed, open []onKeyTask
 		for _, w := range all {
-			ref, ok := i.ref(queue, w)
+			ref, ok := i.ref(ctx, queue, w)
 			if !ok {
 				continue
 			}
@@ -577,7 +586,7 @@ const frontPause = 2 * time.Millisecond
 
 // front gives a task the first place in its line, and moves it to its new instant.
 func (i *Inspector) front(ctx context.Context, queue string, w onKeyTask) error {
-	ref, ok := i.ref(queue, w)
+	ref, ok := i.ref(ctx, queue, w)
 	if !ok {
 		return fmt.Errorf("%w: it has no place in a line that is known here", ErrNotWaiting)
 	}
@@ -617,7 +626,7 @@ func (i *Inspector) eachOnKey(ctx context.Context, what Action, queue, rule, key
 		}
 		return err
 	}
-	id, err := i.id(l, key)
+	id, err := i.id(ctx, l, key)
 	if err != nil {
 		return 0, err
 	}

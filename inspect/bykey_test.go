@@ -15,10 +15,10 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// onTheKey are the ids of what waits on a key.
-func (d *rig) onTheKey(i *Inspector, rule, key string) (ids []string) {
+// onTheKey are the ids of what waits for the rule "phone" on the key "+1".
+func (d *rig) onTheKey(i *Inspector) (ids []string) {
 	d.Helper()
-	for w, err := range i.OnKey(d.Context(), "default", rule, key) {
+	for w, err := range i.OnKey(d.Context(), "default", "phone", "+1") {
 		if err != nil {
 			d.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestCancelKey(t *testing.T) {
 		d.booked("+1", time.Duration(n)*time.Minute, asynq.TaskID(fmt.Sprint("t", n)))
 		d.booked("+2", time.Duration(n)*time.Minute, asynq.TaskID(fmt.Sprint("u", n)))
 	}
-	if got := d.onTheKey(i, "phone", "+1"); !slices.Equal(got, []string{"t1", "t2", "t3"}) {
+	if got := d.onTheKey(i); !slices.Equal(got, []string{"t1", "t2", "t3"}) {
 		t.Errorf("on the key are %q", got)
 	}
 	if err := i.Cancel(t.Context(), "default", "t2", because); err != nil {
@@ -61,7 +61,7 @@ func TestCancelKey(t *testing.T) {
 	if n, err := i.CancelKey(t.Context(), "default", "phone", "+1", because); err != nil || n != 2 {
 		t.Errorf("CancelKey = %d, %v, want 2", n, err)
 	}
-	if got := d.onTheKey(i, "phone", "+1"); got != nil {
+	if got := d.onTheKey(i); got != nil {
 		t.Errorf("on the key are %q still", got)
 	}
 	d.booked("+1", time.Minute, asynq.TaskID("next"))
@@ -134,7 +134,7 @@ func TestFrontKey(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := d.onTheKey(i, "phone", "+1"); !slices.Equal(got, []string{"t1", "t4", "t5"}) {
+			if got := d.onTheKey(i); !slices.Equal(got, []string{"t1", "t4", "t5"}) {
 				t.Errorf("on the key are %q", got)
 			}
 			if n, err := i.FrontKey(t.Context(), "default", "phone", "+1", because); err != nil || n != 3 {

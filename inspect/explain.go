@@ -362,7 +362,7 @@ func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanati
 // meet lets the limits of the keys of a task be found by the hashes that its booking has: the
 // functions of these limits take keys in clear. What it can't find out is missed by the question
 // that follows.
-func (i *Inspector) meet(queue, id string, b throttle.BookingRef) {
+func (i *Inspector) meet(ctx context.Context, queue, id string, b throttle.BookingRef) {
 	hashed := false
 	for n, l := range b.Policy.Rules() {
 		hashed = hashed || i.perKey[l.Rule()] && strings.HasPrefix(b.IDs[n], "#")
@@ -377,7 +377,7 @@ func (i *Inspector) meet(queue, id string, b throttle.BookingRef) {
 	task := asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers)
 	for _, r := range i.policies[info.Type].Rules {
 		if r.LimitOf != nil {
-			_, _, _ = i.keyOf(r, task)
+			_, _, _ = i.keyOf(ctx, r, task)
 		}
 	}
 }
@@ -392,7 +392,7 @@ func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascript
 		}
 		return nil
 	}
-	i.meet(queue, id, booking)
+	i.meet(ctx, queue, id, booking)
 	s, err := throttle.ForWorkers.Locate(ctx, booking)
 	if err != nil {
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
@@ -480,7 +480,7 @@ func (i *Inspector) verdicts(ctx context.Context, now *time.Time, task *asynq.Ta
 		}
 		if k := slices.Index(names, r.Name); ok && k >= 0 {
 			v.Key, v.Cost = ids[k], costs[k]
-		} else if v.Key, v.Cost, v.Err = i.keyOf(r, task); v.Err != nil {
+		} else if v.Key, v.Cost, v.Err = i.keyOf(ctx, r, task); v.Err != nil {
 			v.Limit = throttle.ForWorkers.LimitLastKnown(i.set.Limiter(r.Name)).String()
 			continue
 		}
@@ -516,7 +516,10 @@ func (i *Inspector) closers(ctx context.Context, all []Verdict) error {
 }
 
 // keyOf is the key and the cost of a task under one rule.
-func (i *Inspector) keyOf(r queue.Rule, task *asynq.Task) (id string, cost int, err error) {
+func (i *Inspector) keyOf(ctx context.Context, r queue.Rule, task *asynq.Task) (id string, cost int, err error) {
+	if err := i.sameKeys(ctx); errors.Is(err, throttle.ErrInvalidConfig) {
+		return "", 0, err
+	}
 	d, err := queue.Policy{Type: task.Type(), Rules: []queue.Rule{r}}.Demand(task)
 	if err != nil {
 		return "", 0, err

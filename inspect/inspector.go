@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -66,6 +67,7 @@ type Inspector struct {
 	policies map[string]queue.Policy // by task type, never changed
 	perKey   map[string]bool         // rules whose keys have limits of their own, never changed
 	asynq    *asynq.Inspector
+	forms    *keyForms
 	byID     bool // keys are given as they stand in Redis
 }
 
@@ -79,18 +81,71 @@ func (i *Inspector) ByID() *Inspector {
 	return &other
 }
 
-// id is how a key stands in Redis.
-func (i *Inspector) id(l *throttle.Limiter, key string) (string, error) {
+// id is how a key stands in Redis. A key in clear is refused while pools run whose keys stand otherwise: under
+// ours nothing would be found, and a change would reach nobody.
+func (i *Inspector) id(ctx context.Context, l *throttle.Limiter, key string) (string, error) {
+	if i.cfg.PerClient {
+		return "", errPerClient
+	}
 	if key == "" || len(key) > throttle.KeyMax {
 		return "", fmt.Errorf("inspect: %w: it has %d bytes, want 1 to %d", throttle.ErrInvalidKey, len(key), throttle.KeyMax)
 	}
 	if !i.byID {
-		return throttle.ForWorkers.Meet(l, key), nil
+		return throttle.ForWorkers.Meet(l, key), i.sameKeys(ctx)
 	}
 	if hashed := strings.HasPrefix(key, "#"); !hashed && luascripts.KeyID(nil, key) != key || len(key) > idMax {
 		return "", fmt.Errorf("inspect: %w: no key stands so in Redis", throttle.ErrInvalidKey)
 	}
 	return key, nil
+}
+
+// keyForms remembers whether pools have their keys as we do. Safe for concurrent use.
+type keyForms struct {
+	mu    sync.Mutex
+	until time.Time
+	err   error
+}
+
+// ErrOtherSecret says that the pools that run hash keys otherwise than this Inspector: by another
+// throttle.Config.Secret, or one of the two has none.
+var ErrOtherSecret = fmt.Errorf("%w: Secret: the pools that run have another one, so that a key of theirs is not found by its name in clear",
+	throttle.ErrInvalidConfig)
+
+// sameKeys is nil when a pool that runs has its keys stand as ours do, or none says how they stand. It asks
+// Redis once in the time in which a pool says so anew.
+func (i *Inspector) sameKeys(ctx context.Context) error {
+	i.forms.mu.Lock()
+	known, err := time.Now().Before(i.forms.until), i.forms.err
+	i.forms.mu.Unlock()
+	if known {
+		return err
+	}
+	running, _, err := i.Processes(ctx)
+	if err != nil {
+		return err
+	}
+	err = i.compareForms(running)
+	i.forms.mu.Lock()
+	defer i.forms.mu.Unlock()
+	i.forms.err, i.forms.until = err, time.Now().Add(presence.Every)
+	return err
+}
+
+// compareForms says what is wrong when all pools that run have their keys stand otherwise.
+func (i *Inspector) compareForms(running []Process) (err error) {
+	ours := presence.KeyForm(i.cfg.Secret, false)
+	for _, p := range running {
+		switch p.KeyForm {
+		case "": // a feeder, a scheduler, or a pool of an older release
+		case ours:
+			return nil
+		case presence.PerClient:
+			err = errPerClient
+		default:
+			err = ErrOtherSecret
+		}
+	}
+	return err
 }
 
 // idMax is how many bytes a key has in Redis at most; longer ones are hashed.
@@ -110,7 +165,7 @@ func New(rdb redis.UniversalClient, config Config) (*Inspector, error) {
 	cfg.OnUnavailable = throttle.FailClosed
 	i := &Inspector{
 		rdb: rdb, cfg: cfg, set: policyset.New(rdb, cfg), policies: make(map[string]queue.Policy, len(config.Policies)),
-		perKey: make(map[string]bool), asynq: asynq.NewInspectorFromRedisClient(rdb),
+		perKey: make(map[string]bool), asynq: asynq.NewInspectorFromRedisClient(rdb), forms: &keyForms{},
 	}
 	for _, p := range config.Policies {
 		p.Rules = slices.Clone(p.Rules)
@@ -360,15 +415,16 @@ func longestWait(a, b KeyStatus) int {
 	return b.Next.Compare(a.Next)
 }
 
-// IDOf returns how a key in clear stands in Redis under a rule. It does not ask Redis.
-func (i *Inspector) IDOf(rule, key string) (string, error) {
+// IDOf returns how a key in clear stands in Redis under a rule. While pools run whose keys stand
+// otherwise, the error is [ErrOtherSecret].
+func (i *Inspector) IDOf(ctx context.Context, rule, key string) (string, error) {
 	l, err := i.limiter(rule)
 	if err != nil {
 		return "", err
 	}
 	inClear := *i
 	inClear.byID = false
-	return inClear.id(l, key)
+	return inClear.id(ctx, l, key)
 }
 
 // Key tells what was spent on a key of a rule, how many jobs wait, and whether it is closed.
@@ -379,10 +435,7 @@ func (i *Inspector) Key(ctx context.Context, rule, key string) (Key, error) {
 	if err != nil {
 		return Key{}, err
 	}
-	if i.cfg.PerClient {
-		return Key{}, errPerClient
-	}
-	id, err := i.id(l, key)
+	id, err := i.id(ctx, l, key)
 	if err != nil {
 		return Key{}, err
 	}
@@ -487,7 +540,8 @@ func (i *Inspector) BatchesPage(ctx context.Context, queue string, from, most in
 type Process = presence.Process
 
 // Processes returns the pools, feeders and schedulers that run, at most 500, and how many
-// there are. A process that died is listed for up to 20 s.
+// there are. A process that died is listed for up to 20 s. What another version says and nobody here can
+// read is counted and left out.
 func (i *Inspector) Processes(ctx context.Context) (running []Process, all int, err error) {
 	said, all, err := luascripts.Processes(ctx, i.rdb, i.cfg.Prefix)
 	if err != nil {
@@ -495,10 +549,9 @@ func (i *Inspector) Processes(ctx context.Context) (running []Process, all int, 
 	}
 	for _, text := range said {
 		var p Process
-		if err := json.Unmarshal([]byte(text), &p); err != nil {
-			return nil, 0, fmt.Errorf("inspect: a process of another version: %w", err)
+		if json.Unmarshal([]byte(text), &p) == nil {
+			running = append(running, p)
 		}
-		running = append(running, p)
 	}
 	slices.SortFunc(running, func(a, b Process) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), cmp.Compare(a.ID, b.ID))
@@ -547,9 +600,6 @@ func (i *Inspector) LinePage(ctx context.Context, rule, key string, from Cursor,
 	if err != nil {
 		return Page{}, err
 	}
-	if i.cfg.PerClient {
-		return Page{}, errPerClient
-	}
 	number, skip, err := from.read(most)
 	if err != nil {
 		return Page{}, err
@@ -558,7 +608,7 @@ func (i *Inspector) LinePage(ctx context.Context, rule, key string, from Cursor,
 	if from != "" {
 		at = throttle.ListFrom{Ticket: number, Skip: skip}
 	}
-	id, err := i.id(l, key)
+	id, err := i.id(ctx, l, key)
 	if err != nil {
 		return Page{}, err
 	}

@@ -114,7 +114,7 @@ func TestByID(t *testing.T) {
 				t.Fatalf("%+v, %v", e, err)
 			}
 			id := e.Rules[0].Key
-			if of, err := i.IDOf("phone", "+15550100"); of != id || err != nil {
+			if of, err := i.IDOf(t.Context(), "phone", "+15550100"); of != id || err != nil {
 				t.Errorf("IDOf = %q, %v, want %q", of, err, id)
 			}
 			by := i.ByID()

@@ -3,6 +3,7 @@ package inspect
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -229,6 +230,26 @@ func TestDifferences(t *testing.T) {
 	against := Differences(policies[1:], []Process{last})
 	if len(against) != 2 || against[0].Type != "ad" || against[0].Want != "" {
 		t.Errorf("of a type without policy: %+v", against)
+	}
+}
+
+// Two applications under one prefix list the rules that they share in another order: one of the two is left out,
+// and nobody else's policy.
+func TestPoliciesThatContradictEachOther(t *testing.T) {
+	t.Parallel()
+	of := func(typ string, rules ...string) (p Process) {
+		said := presence.Policy{Type: typ}
+		for _, name := range rules {
+			said.Rules = append(said.Rules, presence.Rule{Name: name, Limit: "sliding 1/1m"})
+		}
+		return Process{Kind: presence.Pool, Policies: []presence.Policy{said}}
+	}
+	var types []string
+	for _, p := range PoliciesOf([]Process{of("a", "x", "y"), of("b", "y", "x"), of("c", "x"), of("z", "z")}) {
+		types = append(types, p.Type)
+	}
+	if want := []string{"a", "c", "z"}; !slices.Equal(types, want) {
+		t.Errorf("PoliciesOf has %q, want %q", types, want)
 	}
 }
 

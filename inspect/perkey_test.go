@@ -85,7 +85,7 @@ func TestLimitOfAKey(t *testing.T) {
 			if _, err := i.CloseKey(t.Context(), "tenant", "acme", time.Hour, because); err != nil {
 				t.Errorf("CloseKey: %v", err)
 			}
-			id, err := fresh().IDOf("tenant", "acme")
+			id, err := fresh().IDOf(t.Context(), "tenant", "acme")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -33,7 +33,8 @@ func newestFirst(running []Process) []Process {
 }
 
 // PoliciesOf returns the policies that running pools say, in the order of their types; of
-// pools with several numbers those of most, see [Differences]. How keys are found is not
+// pools with several numbers those of most, see [Differences]. Of policies that contradict each other
+// the first is returned. How keys are found is not
 // known, so a demand can't be computed by them. Nor is it known which limits keys have of their
 // own: a question about a key of such a rule is a throttle.ErrStoredLimit.
 func PoliciesOf(running []Process) []queue.Policy {
@@ -55,10 +56,13 @@ func PoliciesOf(running []Process) []queue.Policy {
 		policies = append(policies, p)
 	}
 	slices.SortFunc(policies, func(a, b queue.Policy) int { return cmp.Compare(a.Type, b.Type) })
-	for len(policies) > 0 && queue.ValidatePolicies(policies) != nil {
-		policies = policies[:len(policies)-1] // of pools whose policies contradict each other
+	fitting := policies[:0:0]
+	for _, p := range policies {
+		if with := append(fitting, p); queue.ValidatePolicies(with) == nil { // pools may contradict each other
+			fitting = with
+		}
 	}
-	return policies
+	return fitting
 }
 
 // perKeyOf are the rules whose keys have limits of their own. Pools of an older release do not

@@ -205,7 +205,7 @@ func sum(all []batch.Progress) batchSums {
 }
 
 func (s batchSums) collect(gauge func(d *prometheus.Desc, value float64, labels ...string), queue string) {
-	for _, state := range []batch.State{batch.Running, batch.Paused, batch.Cancelled, batch.Ended} {
+	for _, state := range []batch.State{batch.Running, batch.Paused, batch.Cancelled, batch.Ended, batch.Unreadable} {
 		gauge(batches, float64(s.states[state]), queue, string(state))
 	}
 	gauge(fed, float64(s.enqueued), queue)

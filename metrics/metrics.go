@@ -8,8 +8,9 @@
 // These figures are of one process. [RegisterQueues] adds those that stand in Redis.
 //
 // The labels are rules, queues, outcomes, names of scripts and of schedule entries, and the types of tasks
-// without a policy, all of which stand in a program's code or its policy files. No key, task id or payload becomes a label.
-// docs/metrics.md has the list.
+// without a policy, most of which stand in a program's code or its policy files. A program may make up rules and types:
+// the first 500 rules and the first 100 types of a process are told apart, and the others are counted as "other". No key, task id
+// or payload becomes a label. docs/metrics.md has the list.
 package metrics
 
 import (
@@ -49,13 +50,47 @@ type Metrics struct {
 	scripts    *prometheus.HistogramVec
 	ticks      *prometheus.CounterVec
 
-	mu    sync.Mutex
-	types map[string]bool // labels of unlimited
+	rule labels
+	typ  labels // task types without a policy
 }
 
-// typesMax bounds the task types without a policy that are told apart. The others are
-// counted as "other": a program may make types up.
-const typesMax = 100
+// Bounds of the values of a label that are told apart.
+const (
+	rulesMax = 500 // a handler may make up a rule for each customer
+	typesMax = 100
+	labelMax = 128 // bytes of a value
+)
+
+// labels are the values of one label. The first ones are told apart, and the others are "other": a
+// program may make values up, and each would be a series that never ends.
+type labels struct {
+	most  int
+	mu    sync.RWMutex
+	known map[string]bool
+}
+
+// of is the label of a value. It is empty for none.
+func (l *labels) of(value string) string {
+	if value == "" {
+		return ""
+	}
+	l.mu.RLock()
+	known := l.known[value]
+	l.mu.RUnlock()
+	if known {
+		return value
+	}
+	value = strings.ToValidUTF8(value, "?") // a label has to be
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.known[value] {
+		if len(l.known) >= l.most || len(value) > labelMax {
+			return "other"
+		}
+		l.known[value] = true
+	}
+	return value
+}
 
 // New makes the metrics of this process and registers them. It fails when one of them is
 // registered already: make one Metrics for a process.
@@ -84,7 +119,8 @@ func New(to prometheus.Registerer) (*Metrics, error) {
 		leasesLost: counter("headway_leases_lost_total", "Leases that ended while their handlers ran.", "rule"),
 		adjusted:   counter("headway_charges_adjusted_total", "Charges that were corrected after the work.", "rule"),
 		unlimited:  counter("headway_unlimited_tasks_total", "Tasks whose types have no policy: nothing limits them.", "type"),
-		types:      make(map[string]bool),
+		rule:       labels{most: rulesMax, known: make(map[string]bool)},
+		typ:        labels{most: typesMax, known: make(map[string]bool)},
 		changes:    counter("headway_limit_changes_total", "Changes of the limit in force, or of the closing of a rule, that this process has seen.", "rule"),
 		closures:   counter("headway_key_closures_total", "Keys that this process closed or opened.", "rule", "action"),
 		away: prometheus.NewGauge(prometheus.GaugeOpts{Name: "headway_redis_away", Help: "Pools and policies of this process to which Redis " +
@@ -139,7 +175,7 @@ func (m *Metrics) Observer() event.Observer {
 				outcome = "forced"
 			}
 			for _, rule := range e.Rules {
-				m.admissions.WithLabelValues(rule, outcome).Inc()
+				m.admissions.WithLabelValues(m.rule.of(rule), outcome).Inc()
 			}
 			if !e.Promised.IsZero() && e.Task.Queue != "" {
 				m.lateness.WithLabelValues(e.Task.Queue).Observe(e.Late.Seconds())
@@ -150,30 +186,31 @@ func (m *Metrics) Observer() event.Observer {
 			if e.Reason == event.Unavailable {
 				outcome = "unavailable"
 			}
-			m.admissions.WithLabelValues(e.Rule, outcome).Inc()
+			rule := m.rule.of(e.Rule)
+			m.admissions.WithLabelValues(rule, outcome).Inc()
 			if e.Reason == event.NoPermits {
-				m.binding.WithLabelValues(e.Rule).Inc()
+				m.binding.WithLabelValues(rule).Inc()
 			}
 		},
 		Deferred: m.deferred,
-		Moved:    func(_ context.Context, e event.Moved) { m.moved.WithLabelValues(e.Rule).Inc() },
+		Moved:    func(_ context.Context, e event.Moved) { m.moved.WithLabelValues(m.rule.of(e.Rule)).Inc() },
 		Promoted: func(_ context.Context, e event.Promoted) { m.promoted.WithLabelValues(e.Task.Queue).Inc() },
 		Woken:    func(_ context.Context, e event.Woken) { m.woken.WithLabelValues(e.Task.Queue).Inc() },
 		Postponed: func(_ context.Context, e event.Postponed) {
-			m.postponed.WithLabelValues(e.Rule).Inc()
+			m.postponed.WithLabelValues(m.rule.of(e.Rule)).Inc()
 		},
-		LeaseLost: func(_ context.Context, e event.LeaseLost) { m.leasesLost.WithLabelValues(e.Rule).Inc() },
-		Adjusted:  func(_ context.Context, e event.Adjusted) { m.adjusted.WithLabelValues(e.Rule).Inc() },
+		LeaseLost: func(_ context.Context, e event.LeaseLost) { m.leasesLost.WithLabelValues(m.rule.of(e.Rule)).Inc() },
+		Adjusted:  func(_ context.Context, e event.Adjusted) { m.adjusted.WithLabelValues(m.rule.of(e.Rule)).Inc() },
 		Unlimited: func(_ context.Context, e event.Unlimited) {
-			m.unlimited.WithLabelValues(m.typeLabel(e.Task.Type)).Inc()
+			m.unlimited.WithLabelValues(m.typ.of(e.Task.Type)).Inc()
 		},
-		LimitChanged: func(_ context.Context, e event.LimitChanged) { m.changes.WithLabelValues(e.Rule).Inc() },
+		LimitChanged: func(_ context.Context, e event.LimitChanged) { m.changes.WithLabelValues(m.rule.of(e.Rule)).Inc() },
 		KeyClosed: func(_ context.Context, e event.KeyClosed) {
 			action := "close"
 			if e.Until.IsZero() {
 				action = "open"
 			}
-			m.closures.WithLabelValues(e.Rule, action).Inc()
+			m.closures.WithLabelValues(m.rule.of(e.Rule), action).Inc()
 		},
 		RedisAway: func(context.Context, event.RedisAway) {
 			m.away.Inc()
@@ -188,33 +225,20 @@ func (m *Metrics) Observer() event.Observer {
 	}
 }
 
-// typeLabel is the label of a task type without a policy.
-func (m *Metrics) typeLabel(typ string) string {
-	typ = strings.ToValidUTF8(typ, "?")
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.types[typ] {
-		if len(m.types) >= typesMax || len(typ) > 128 {
-			return "other"
-		}
-		m.types[typ] = true
-	}
-	return typ
-}
-
 // deferred counts a task that waits. One that waits for no rule, but for Redis or for its
 // batch, has no place in the distribution of waits.
 func (m *Metrics) deferred(_ context.Context, e event.Deferred) {
+	rule := m.rule.of(e.Rule)
 	switch e.Reason {
 	case event.Unavailable:
-		m.admissions.WithLabelValues(e.Rule, "unavailable").Inc()
+		m.admissions.WithLabelValues(rule, "unavailable").Inc()
 	case event.Booked, event.Gated:
-		m.admissions.WithLabelValues(e.Rule, "deferred").Inc()
-		m.binding.WithLabelValues(e.Rule).Inc()
-		m.wait.WithLabelValues(e.Rule).Observe(e.Wait.Seconds())
+		m.admissions.WithLabelValues(rule, "deferred").Inc()
+		m.binding.WithLabelValues(rule).Inc()
+		m.wait.WithLabelValues(rule).Observe(e.Wait.Seconds())
 	case event.RetryAfter: // it was admitted before
-		m.binding.WithLabelValues(e.Rule).Inc()
-		m.wait.WithLabelValues(e.Rule).Observe(e.Wait.Seconds())
+		m.binding.WithLabelValues(rule).Inc()
+		m.wait.WithLabelValues(rule).Observe(e.Wait.Seconds())
 	}
 }
 

@@ -191,6 +191,56 @@ func TestEachEventIsCounted(t *testing.T) {
 	}
 }
 
+// Rules and types that a program makes up at each call do not become a series each: beyond a bound they
+// are counted together. Those that came before keep their series.
+func TestLabelsAreBounded(t *testing.T) {
+	t.Parallel()
+	const rules, types = 500, 100
+	reg := prometheus.NewRegistry()
+	m, err := metrics.New(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, ctx := m.Observer(), t.Context()
+	for n := range 2 * rules {
+		rule := fmt.Sprint("customer-", n)
+		o.Granted(ctx, event.Granted{Rules: []string{rule}})
+		o.Refused(ctx, event.Refused{Rule: rule, Reason: event.NoPermits})
+		o.Deferred(ctx, event.Deferred{Rule: rule, Reason: event.Booked, Wait: time.Second})
+		o.Moved(ctx, event.Moved{Rule: rule})
+		o.Postponed(ctx, event.Postponed{Rule: rule})
+		o.LeaseLost(ctx, event.LeaseLost{Rule: rule})
+		o.Adjusted(ctx, event.Adjusted{Rule: rule})
+		o.LimitChanged(ctx, event.LimitChanged{Rule: rule})
+		o.KeyClosed(ctx, event.KeyClosed{Rule: rule})
+		o.Unlimited(ctx, event.Unlimited{Task: event.Task{Type: fmt.Sprint("type-", n)}})
+	}
+	o.Granted(ctx, event.Granted{Rules: []string{"customer-0", "bad\xff", strings.Repeat("x", 1000)}})
+	o.Deferred(ctx, event.Deferred{Reason: event.Unavailable}) // no rule holds it
+	got := scrape(t, reg)
+	for name, want := range map[string]float64{
+		"headway_admissions_total{granted,customer-0}": 2, "headway_admissions_total{granted,customer-499}": 1, "headway_admissions_total{granted,other}": rules + 2,
+		"headway_admissions_total{deferred,other}": rules, "headway_admissions_total{unavailable,}": 1, "headway_binding_total{other}": 2 * rules,
+		"headway_wait_seconds{other}": rules, "headway_moved_total{other}": rules, "headway_postponed_total{other}": rules,
+		"headway_leases_lost_total{other}": rules, "headway_charges_adjusted_total{other}": rules, "headway_limit_changes_total{other}": rules,
+		"headway_key_closures_total{close,other}": 0, "headway_key_closures_total{open,other}": rules, "headway_unlimited_tasks_total{other}": 2*rules - types,
+	} {
+		if got[name] != want {
+			t.Errorf("%s = %v, want %v", name, got[name], want)
+		}
+	}
+	series := make(map[string]int)
+	for name := range got {
+		family, _, _ := strings.Cut(name, "{")
+		series[family]++
+	}
+	for family, n := range series {
+		if n > 3*(rules+2) { // headway_admissions_total has three outcomes of a rule here
+			t.Errorf("%s has %d series", family, n)
+		}
+	}
+}
+
 func BenchmarkObserver(b *testing.B) {
 	m, err := metrics.New(prometheus.NewRegistry())
 	if err != nil {

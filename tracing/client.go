@@ -3,6 +3,7 @@ package tracing
 import (
 	"context"
 	"maps"
+	"strings"
 
 	"github.com/hibiken/asynq"
 	"go.opentelemetry.io/otel/attribute"
@@ -83,13 +84,17 @@ func (c *Client) many(ctx context.Context, operation string, do func(context.Con
 	return results
 }
 
-// begin starts the span of a call, with the queue and the type that its tasks share.
+// begin starts the span of a call, with the queue and the type that its tasks share. A nil task has
+// neither: the client answers it with an error.
 func (c *Client) begin(ctx context.Context, operation string, tasks []*queue.Task, opts []asynq.Option) (context.Context, trace.Span) {
-	name, taskType := "", ""
-	for i, task := range tasks {
+	name, taskType, first := "", "", true
+	for _, task := range tasks {
+		if task == nil {
+			continue
+		}
 		q := queueOf(task, opts)
-		if i == 0 {
-			name, taskType = q, task.Type()
+		if first {
+			name, taskType, first = q, task.Type(), false
 		}
 		if q != name {
 			name = "several"
@@ -98,7 +103,7 @@ func (c *Client) begin(ctx context.Context, operation string, tasks []*queue.Tas
 			taskType = "several"
 		}
 	}
-	return c.tracer.tracer.Start(ctx, operation+" "+name, trace.WithSpanKind(trace.SpanKindProducer),
+	return c.tracer.tracer.Start(ctx, strings.TrimSpace(operation+" "+name), trace.WithSpanKind(trace.SpanKindProducer),
 		trace.WithAttributes(c.tracer.attributes(name, taskType, operation, "send")...))
 }
 
@@ -113,8 +118,12 @@ func queueOf(task *queue.Task, opts []asynq.Option) string {
 	return name
 }
 
-// carrying is the task with the context of the span in its headers.
+// carrying is the task with the context of the span in its headers. A nil task stays nil, so that the
+// client answers it.
 func (c *Client) carrying(ctx context.Context, task *queue.Task) *queue.Task {
+	if task == nil {
+		return nil
+	}
 	headers := maps.Clone(task.Headers())
 	if headers == nil {
 		headers = make(map[string]string)

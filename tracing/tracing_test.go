@@ -259,6 +259,46 @@ func TestManyTasks(t *testing.T) {
 	}
 }
 
+// A nil task is answered as the client answers it, with an error and not with a panic. The others of
+// its call are enqueued.
+func TestNilTask(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, tracing.Config{}, perPhone(time.Millisecond), asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+	if info, err := r.Enqueue(t.Context(), nil); err == nil {
+		t.Errorf("Enqueue(nil) = %v, nil, want an error", info)
+	}
+	if booked, err := r.Book(t.Context(), nil, asynq.Queue("low")); err == nil {
+		t.Errorf("Book(nil) = %+v, nil, want an error", booked)
+	}
+	for name, results := range map[string][]queue.Result{
+		"EnqueueMany": r.EnqueueMany(t.Context(), []*queue.Task{nil, sms("a")}),
+		"BookMany":    r.BookMany(t.Context(), []*queue.Task{sms("b"), nil}),
+	} {
+		failed := 0
+		for _, res := range results {
+			if res.Err != nil {
+				failed++
+			}
+		}
+		if len(results) != 2 || failed != 1 {
+			t.Errorf("%s of a task and nil = %+v, want one error", name, results)
+		}
+	}
+	var names []string
+	for _, s := range r.wait(6) { // four calls, and two attempts
+		if s.SpanKind() == trace.SpanKindProducer {
+			names = append(names, s.Name())
+			if s.Status().Code != codes.Error {
+				t.Errorf("span %q has status %v, want an error", s.Name(), s.Status())
+			}
+		}
+	}
+	slices.Sort(names)
+	if want := []string{"book", "book default", "enqueue", "enqueue default"}; !slices.Equal(names, want) {
+		t.Errorf("the spans are %q, want %q", names, want)
+	}
+}
+
 // A tracer needs a provider.
 func TestNewIsChecked(t *testing.T) {
 	t.Parallel()

@@ -7,8 +7,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,7 +48,7 @@ func (r *redisFlags) or(flag, value, other string) string {
 func (r *redisFlags) add(f *pflag.FlagSet) {
 	r.given = f.Changed
 	r.env = redisEnv{cmp.Or(os.Getenv("HEADWAY_REDIS_URL"), os.Getenv("REDIS_URL")), os.Getenv("REDISCLI_AUTH"), os.Getenv("HEADWAY_SENTINEL_AUTH")}
-	f.StringVarP(&r.url, "url", "u", "", "redis:// or rediss:// `URL` (HEADWAY_REDIS_URL, REDIS_URL)")
+	f.StringVarP(&r.url, "url", "u", "", "redis://, rediss:// or unix:// `URL` (HEADWAY_REDIS_URL, REDIS_URL)")
 	f.StringSliceVar(&r.addrs, "redis", nil, "`HOST:PORT`; several are the nodes of a cluster, or the sentinels (default 127.0.0.1:6379)")
 	f.StringVar(&r.user, "user", "", "`USER` of Redis")
 	f.StringVar(&r.password, "pass", "", "`PASSWORD`; better in the environment (REDISCLI_AUTH)")
@@ -57,7 +60,7 @@ func (r *redisFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&r.cacert, "cacert", "", "`FILE` of the authority that the server is checked by (default the system's)")
 	f.StringVar(&r.cert, "cert", "", "`FILE` of the client's certificate")
 	f.StringVar(&r.key, "key", "", "`FILE` of the client's key")
-	f.StringVar(&r.sni, "sni", "", "`NAME` that the server's certificate must have (default the host)")
+	f.StringVar(&r.sni, "sni", "", "`NAME` that the certificate of each server must have (default the host of the server)")
 	f.BoolVar(&r.insecure, "insecure", false, "do not check the server's certificate")
 	f.DurationVar(&r.timeout, "timeout", 5*time.Second, "how long one call may take")
 }
@@ -78,19 +81,27 @@ func (r *redisFlags) options() (redis.UniversalOptions, error) {
 		return nil
 	}}
 	var errs []error
-	url, source := r.url, "--url"
+	address, source := r.url, "--url"
 	switch {
-	case url != "" && len(r.addrs) > 0:
+	case address != "" && len(r.addrs) > 0:
 		errs = append(errs, errors.New("--url and --redis exclude each other"))
-	case url == "" && len(r.addrs) == 0:
-		url, source = r.or("url", "", r.env.url), "the URL of the environment"
+	case address == "" && len(r.addrs) == 0:
+		address, source = r.or("url", "", r.env.url), "the URL of the environment"
 	}
-	if url != "" {
-		parsed, err := redis.ParseURL(url)
+	if address != "" {
+		parsed, err := redis.ParseURL(address)
 		if err != nil {
 			errs = append(errs, errors.New(source+": want a URL like redis://user:password@host:6379/0"))
 		} else {
+			// The client dials an address that begins with a slash as a Unix socket.
 			o.Addrs, o.Username, o.Password, o.DB, o.TLSConfig = []string{parsed.Addr}, parsed.Username, parsed.Password, parsed.DB, parsed.TLSConfig
+			o.Protocol = parsed.Protocol
+			if unused := unusedOptions(address); len(unused) > 0 {
+				errs = append(errs, fmt.Errorf("%s: headway does not use these options, take them away: %s", source, strings.Join(unused, ", ")))
+			}
+			if parsed.Network == "unix" && (r.cluster || r.sentinelMaster != "") {
+				errs = append(errs, errors.New(source+": a Unix socket leads neither to a cluster nor to sentinels"))
+			}
 		}
 	}
 	for _, addr := range r.addrs {
@@ -127,13 +138,28 @@ func (r *redisFlags) options() (redis.UniversalOptions, error) {
 	return o, errors.Join(errs...)
 }
 
+// usedOptions are the options of a URL that reach the client. Flags say the others.
+var usedOptions = []string{"db", "protocol", "skip_verify"}
+
+// unusedOptions are the names of the other options of a URL, which redis.ParseURL has accepted: so
+// they are names of its own, and no part of a password.
+func unusedOptions(address string) []string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(u.Query())), func(name string) bool { return slices.Contains(usedOptions, name) })
+}
+
 func (r *redisFlags) secure(o *redis.UniversalOptions) error {
 	c := o.TLSConfig
 	if c == nil {
-		host, _, _ := strings.Cut(o.Addrs[0], ":")
-		c = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
+		c = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	c.ServerName, c.InsecureSkipVerify = cmp.Or(r.sni, c.ServerName), r.insecure
+	// Without a name here, each connection checks the certificate for the host that it dials. The nodes
+	// of a cluster and the master behind sentinels have certificates of their own.
+	c.ServerName = r.sni
+	c.InsecureSkipVerify = r.insecure || c.InsecureSkipVerify
 	if r.cacert != "" {
 		pem, err := os.ReadFile(r.cacert)
 		if err != nil {

@@ -278,6 +278,9 @@ func (d *demo) handler(cfg dashboard.Config) (http.Handler, error) {
 func (d *demo) announce(w io.Writer, addr net.Addr) {
 	redisAddr, how := d.rdb.Options().Addr, "embedded"
 	flags := "--redis " + redisAddr
+	if d.rdb.Options().Network == "unix" {
+		flags = "--url unix://" + redisAddr
+	}
 	if d.name != "" {
 		how = "as " + d.name
 		flags += " --prefix " + d.name + " --queue " + d.name

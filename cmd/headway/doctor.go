@@ -54,14 +54,18 @@ func doctorCommand(a *app) *cobra.Command {
 user, the clocks, pools with other numbers, queues without a pool, task types without a
 policy (in a sample of 100 tasks of each queue) and keys without a life (in a sample of
 about 10,000 keys). On Redis Cluster it looks at every master, and a finding names the node.
-Of more than 100 queues it looks at the first 100 by name.`,
+Of more than 100 queues it looks at the first 100 by name, and of more than 500 processes at
+500. A queue that a server of asynq serves without Headway is not reported as unserved.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
 				rdb, err := a.open()
 				if err != nil {
 					return nil, err
 				}
-				e := &examination{rdb: rdb, inspector: a.inspector, prefix: cmp.Or(a.prefix, "hw")}
+				e := &examination{
+					rdb: rdb, inspector: a.inspector, prefix: cmp.Or(a.prefix, "hw"),
+					asynqServes: func() (map[string]bool, error) { return asynqServes(rdb) },
+				}
 				if err := e.run(ctx); err != nil {
 					return nil, err
 				}
@@ -77,13 +81,15 @@ Of more than 100 queues it looks at the first 100 by name.`,
 
 // examination is one run of the doctor.
 type examination struct {
-	rdb       redis.UniversalClient
-	inspector func(context.Context) (*inspect.Inspector, error)
-	prefix    string
-	nodes     []node
-	found     []finding
-	queues    []inspect.QueueStatus
-	running   []inspect.Process
+	rdb         redis.UniversalClient
+	inspector   func(context.Context) (*inspect.Inspector, error)
+	asynqServes func() (map[string]bool, error) // queues that asynq's servers serve
+	prefix      string
+	nodes       []node
+	found       []finding
+	queues      []inspect.QueueStatus
+	running     []inspect.Process // those that are listed
+	unlisted    int               // processes that run besides
 }
 
 // node is a server of Redis, on a Cluster one of its masters.
@@ -138,9 +144,11 @@ func (e *examination) run(ctx context.Context) error {
 	if left > 0 {
 		e.add("queues", "warn", "the dashboard lists all of them", "%s not looked at", counted(left, "queue was", "queues were"))
 	}
-	if e.running, _, err = i.Processes(ctx); err != nil {
+	all := 0
+	if e.running, all, err = i.Processes(ctx); err != nil {
 		return err
 	}
+	e.unlisted = all - len(e.running)
 	e.pools()
 	e.types()
 	e.lives(ctx)
@@ -238,35 +246,62 @@ func (n node) info(ctx context.Context, section string) map[string]string {
 }
 
 func (e *examination) pools() {
-	served := make(map[string]bool)
-	n := 0
-	for _, p := range e.running {
-		if p.Kind != "pool" { // a feeder names the queues that it fills
-			continue
-		}
-		n++
-		for queue := range p.Queues {
-			served[queue] = true
-		}
-	}
+	pools := poolsOf(e.running)
 	for _, d := range inspect.Differences(nil, e.running) {
 		e.add("numbers", "bad", "deploy one policy to all pools; each decides by its own", "pool %s runs %s with %s, most have %s", d.Pool, d.Rule, d.Got, d.Want)
 	}
+	unserved := e.unserved(pools)
 	for _, q := range e.queues {
 		switch {
-		case (q.Waiting > 0 || q.Pending > 0) && !served[q.Queue]:
-			e.add("pools", "bad", "start a pool that serves it", "no pool serves queue %s, where %d tasks are pending and %d wait", q.Queue, q.Pending, q.Waiting)
+		case unserved[q.Queue] != nil:
+			e.found = append(e.found, *unserved[q.Queue])
 		case q.Paused:
 			e.add("pools", "warn", "\"headway resume\" ends that", "queue %s is paused", q.Queue)
 		case q.Overdue > 100:
 			e.add("pools", "warn", "look whether workers are missing", "%d tasks of queue %s are overdue", q.Overdue, q.Queue)
 		}
 	}
-	if n == 0 {
-		e.add("pools", "warn", "start one", "no pool runs")
-		return
+	if e.unlisted > 0 {
+		e.add("pools", "warn", "", "%s not looked at, because only 500 are listed", counted(e.unlisted, "process was", "processes were"))
 	}
-	e.add("pools", "ok", "", "%s", counted(n, "pool runs", "pools run"))
+	switch {
+	case len(pools) > 0:
+		e.add("pools", "ok", "", "%s", counted(len(pools), "pool runs", "pools run"))
+	case e.unlisted == 0:
+		e.add("pools", "warn", "start one", "no pool runs")
+	}
+}
+
+// unserved finds the queues that hold tasks and that nothing serves, as far as that is known. asynq's
+// list of servers is read only when a queue is served by no pool: a viewer may not read it.
+func (e *examination) unserved(pools []inspect.Process) map[string]*finding {
+	var open []inspect.QueueStatus
+	for _, q := range e.queues {
+		byPool := slices.ContainsFunc(pools, func(p inspect.Process) bool { _, serves := p.Queues[q.Queue]; return serves })
+		if (q.Waiting > 0 || q.Pending > 0) && !byPool {
+			open = append(open, q)
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	byAsynq, err := e.asynqServes()
+	found := make(map[string]*finding)
+	for _, q := range open {
+		holds := fmt.Sprintf("queue %s, where %d tasks are pending and %d wait", q.Queue, q.Pending, q.Waiting)
+		f := &finding{Check: "pools", Level: "warn", Says: "it is not known whether a pool serves " + holds}
+		switch {
+		case byAsynq[q.Queue]:
+			continue
+		case e.unlisted > 0: // another finding says so
+		case err != nil:
+			f.Do = "asynq's list of servers could not be read, which takes the rights of an operator"
+		default:
+			f.Level, f.Says, f.Do = "bad", "no pool serves "+holds, "start a pool that serves it"
+		}
+		found[q.Queue] = f
+	}
+	return found
 }
 
 // typesMost is how many tasks of a queue are looked at.

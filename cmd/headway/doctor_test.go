@@ -2,35 +2,130 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/inspect"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
-// Only pools serve a queue: a feeder names the queues that it fills.
+// A pool serves a queue, and so does a server of asynq without Headway. A feeder only names the
+// queues that it fills. What can't be known is not bad.
 func TestDoctorKnowsWhoServesAQueue(t *testing.T) {
 	t.Parallel()
 	queues := []inspect.QueueStatus{{Queue: "default", Pending: 3}}
 	on := map[string]int{"default": 1}
+	none := func() (map[string]bool, error) { return nil, nil }
+	const unserved, unknown = "bad no pool serves queue default", "warn it is not known whether a pool serves queue default"
 	for name, tt := range map[string]struct {
-		running []inspect.Process
-		bad     bool
+		running  []inspect.Process
+		unlisted int
+		asynq    func() (map[string]bool, error)
+		want     string // what is said of the queue, empty for nothing
 	}{
-		"a feeder": {[]inspect.Process{{Kind: "feeder", Queues: on}}, true},
-		"a pool":   {[]inspect.Process{{Kind: "feeder", Queues: on}, {Kind: "pool", Queues: on}}, false},
+		"nothing":                       {nil, 0, none, unserved},
+		"a feeder":                      {[]inspect.Process{{Kind: "feeder", Queues: on}}, 0, none, unserved},
+		"a pool":                        {[]inspect.Process{{Kind: "feeder", Queues: on}, {Kind: "pool", Queues: on}}, 0, none, ""},
+		"a pool of another":             {[]inspect.Process{{Kind: "pool", Queues: map[string]int{"low": 1}}}, 0, none, unserved},
+		"asynq's server":                {nil, 0, func() (map[string]bool, error) { return map[string]bool{"default": true}, nil }, ""},
+		"asynq's of another":            {nil, 0, func() (map[string]bool, error) { return map[string]bool{"low": true}, nil }, unserved},
+		"asynq's list can't be read":    {nil, 0, func() (map[string]bool, error) { return nil, errors.New("NOPERM") }, unknown},
+		"some processes are not listed": {[]inspect.Process{{Kind: "feeder", Queues: on}}, 1, none, unknown},
 	} {
-		e := &examination{queues: queues, running: tt.running}
+		e := &examination{queues: queues, running: tt.running, unlisted: tt.unlisted, asynqServes: tt.asynq}
 		e.pools()
-		bad := slices.ContainsFunc(e.found, func(f finding) bool {
-			return f.Level == "bad" && strings.HasPrefix(f.Says, "no pool serves queue default")
-		})
-		if bad != tt.bad {
-			t.Errorf("%s: %+v, want that no pool serves the queue: %t", name, e.found, tt.bad)
+		said := ""
+		for _, f := range e.found {
+			if before, _, of := strings.Cut(f.Says, ", where 3 tasks are pending"); of {
+				said = f.Level + " " + before
+			}
 		}
+		if said != tt.want {
+			t.Errorf("%s: %+v, want of the queue: %q", name, e.found, tt.want)
+		}
+	}
+}
+
+// A queue that a plain server of asynq serves, in a program without Headway, is not reported.
+func TestDoctorKnowsServersOfAsynq(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Own())
+	rdb := srv.Client(t)
+	// The queue is paused, so that the task stays in it.
+	if _, err := asynq.NewClientFromRedisClient(rdb).Enqueue(asynq.NewTask("report", nil), asynq.Queue("plain")); err != nil {
+		t.Fatal(err)
+	}
+	if err := asynq.NewInspectorFromRedisClient(rdb).PauseQueue("plain"); err != nil {
+		t.Fatal(err)
+	}
+	const unserved = "no pool serves queue plain"
+	if said := doctor(t, "--redis", srv.Addr()); !strings.Contains(said, unserved) {
+		t.Errorf("%q is missing in\n%s", unserved, said)
+	}
+	plain := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 1, Queues: map[string]int{"plain": 1}, LogLevel: asynq.FatalLevel})
+	if err := plain.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(plain.Shutdown)
+	soon(t, "asynq lists the server", func() bool {
+		served, err := asynqServes(rdb)
+		return err == nil && served["plain"]
+	})
+	if said := doctor(t, "--redis", srv.Addr()); strings.Contains(said, unserved) || !strings.Contains(said, "queue plain is paused") {
+		t.Errorf("the queue is served, and paused:\n%s", said)
+	}
+	plain.Stop()
+	soon(t, "a server that was stopped serves nothing", func() bool {
+		served, err := asynqServes(rdb)
+		return err == nil && !served["plain"]
+	})
+}
+
+// Of more than 500 processes some are not listed. One of those may serve a queue.
+func TestDoctorOfManyProcesses(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Own())
+	rdb := srv.Client(t)
+	if _, err := asynq.NewClientFromRedisClient(rdb).Enqueue(asynq.NewTask("report", nil), asynq.Queue("plain")); err != nil {
+		t.Fatal(err)
+	}
+	said := make([]string, 503)
+	for n := range said {
+		said[n] = `{"kind":"pool","queues":{"default":1}}`
+	}
+	sayProcesses(t, rdb, said...)
+	got := doctor(t, "--redis", srv.Addr())
+	for _, want := range []string{"it is not known whether a pool serves queue plain, where 1 tasks are pending", "3 processes were not looked at", "500 pools run"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "no pool serves queue plain") {
+		t.Errorf("it takes for certain what is not known:\n%s", got)
+	}
+}
+
+// sayProcesses lists processes as if they ran, in place of those that were listed.
+func sayProcesses(t *testing.T, rdb *redis.Client, said ...string) {
+	t.Helper()
+	_, err := rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.Del(t.Context(), "hw:processes")
+		for n, text := range said {
+			id := fmt.Sprint("p", n)
+			p.Set(t.Context(), "hw:process:"+id, text, time.Hour)
+			p.ZAdd(t.Context(), "hw:processes", redis.Z{Score: float64(time.Now().UnixMicro()), Member: id})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/headwayq/headway/inspect"
@@ -112,6 +114,31 @@ func (d drainAnswer) table(t *table) {
 	t.line("queue %s is not empty: left are %s", d.Queue, e2e.Count(d.Left, "task"))
 }
 
+// poolsOf are the pools among processes. Only pools run policies and serve queues: a feeder names the
+// queues that it fills.
+func poolsOf(running []inspect.Process) []inspect.Process {
+	return slices.DeleteFunc(slices.Clone(running), func(p inspect.Process) bool { return p.Kind != "pool" })
+}
+
+// asynqServes are the queues from which servers of asynq take tasks, also those of programs without
+// Headway. Whoever asks needs the right to remove servers that died from asynq's list.
+func asynqServes(rdb redis.UniversalClient) (map[string]bool, error) {
+	servers, err := asynq.NewInspectorFromRedisClient(rdb).Servers()
+	if err != nil {
+		return nil, errAway(err)
+	}
+	served := make(map[string]bool)
+	for _, s := range servers {
+		if s.Status != "active" { // it was told to stop
+			continue
+		}
+		for queue := range s.Queues {
+			served[queue] = true
+		}
+	}
+	return served, nil
+}
+
 // drainEvery is how often drain looks.
 const drainEvery = time.Second
 
@@ -124,7 +151,10 @@ and exits with 0. It changes nothing: pools have to run the tasks, and producers
 Archived tasks do not count.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
-			if d > 0 {
+			switch {
+			case d < 0:
+				return badUsage("--for is %v, want more than 0, or leave it out", d)
+			case d > 0:
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, d)
 				defer cancel()
@@ -137,6 +167,9 @@ Archived tasks do not count.`,
 				left, err := i.Left(cmd.Context(), a.queue)
 				if err != nil {
 					return err
+				}
+				if err := cmd.Context().Err(); err != nil && left > 0 {
+					return err // Ctrl-C, and not the end of --for
 				}
 				if left == 0 || ctx.Err() != nil {
 					if err := a.output.print(a.stdout, drainAnswer{a.queue, left}, false); err != nil || left == 0 {
@@ -197,7 +230,7 @@ func clockOf(p inspect.Process) string {
 func differencesTable(t *table, all []inspect.Difference) {
 	t.row("POOL", "RULE", "RUNS WITH", "WANT")
 	for _, d := range all {
-		t.row(d.Pool, cmp.Or(d.Rule, "rules of "+d.Type), t.bad(d.Got), cmp.Or(d.Want, "(no policy)"))
+		t.row(cmp.Or(d.Pool, "-"), cmp.Or(d.Rule, "policy of "+d.Type), t.bad(d.Got), cmp.Or(d.Want, "(no policy)"))
 	}
 }
 

@@ -86,16 +86,21 @@ func policyCheckCommand(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			got := checkAnswer{Policies: []checkedPolicy{}}
+			got := checkAnswer{Policies: []checkedPolicy{}, demanded: payload != ""}
+			var body []byte
+			if got.demanded { // once for all policies: stdin can't be read a second time
+				if body, err = readText(a.stdin, payload); err != nil {
+					return badUsage("--payload: %w", err)
+				}
+			}
 			var faults []error
 			for _, p := range policies {
 				if typ != "" && p.Type != typ {
 					continue
 				}
-				checked, err := checkedWith(a, p, payload)
+				checked, err := checkedWith(a, p, got.demanded, body)
 				got.Policies, faults = append(got.Policies, checked), append(faults, err)
 			}
-			got.demanded = payload != ""
 			if len(got.Policies) == 0 {
 				return badUsage("--type: the files have no policy for %q", typ)
 			}
@@ -110,17 +115,14 @@ func policyCheckCommand(a *app) *cobra.Command {
 	return c
 }
 
-// checkedWith is what the answer says of a policy, with the keys and costs of a task's payload
-// if there is one.
-func checkedWith(a *app, p queue.Policy, payload string) (checkedPolicy, error) {
+// checkedWith is what the answer says of a policy, and if they are demanded the keys and costs of a
+// task with this payload.
+func checkedWith(a *app, p queue.Policy, demanded bool, payload []byte) (checkedPolicy, error) {
 	out := checkedPolicy{Type: p.Type}
 	var d queue.Demand
-	if payload != "" {
-		body, err := readText(a.stdin, payload)
-		if err != nil {
-			return out, fmt.Errorf("--payload: %w", err)
-		}
-		if d, err = p.Demand(asynq.NewTask(p.Type, body)); err != nil {
+	if demanded {
+		var err error
+		if d, err = p.Demand(asynq.NewTask(p.Type, payload)); err != nil {
 			return out, err
 		}
 	}
@@ -145,10 +147,17 @@ func checkedWith(a *app, p queue.Policy, payload string) (checkedPolicy, error) 
 	return out, nil
 }
 
+// stdinMost is how many bytes of stdin are a payload.
+const stdinMost = 1 << 20
+
 // readText is a text that is given as it is, by a file, or on stdin.
 func readText(stdin io.Reader, text string) ([]byte, error) {
 	if text == "-" {
-		return io.ReadAll(io.LimitReader(stdin, 1<<20))
+		read, err := io.ReadAll(io.LimitReader(stdin, stdinMost+1))
+		if err == nil && len(read) > stdinMost {
+			err = fmt.Errorf("stdin has more than %d bytes", stdinMost)
+		}
+		return read, err
 	}
 	if file, ok := strings.CutPrefix(text, "@"); ok {
 		return os.ReadFile(file)
@@ -159,19 +168,63 @@ func readText(stdin io.Reader, text string) ([]byte, error) {
 type diffAnswer struct {
 	Pools       int                  `json:"pools"`
 	Differences []inspect.Difference `json:"differences"`
+	NotCompared int                  `json:"processes_not_compared,omitempty"`
+}
+
+// compareWithFiles finds what runs otherwise than the policies of files say. Of all processes that
+// run, some are listed.
+func compareWithFiles(policies []queue.Policy, listed []inspect.Process, all int) diffAnswer {
+	got := diffAnswer{Differences: inspect.Differences(policies, listed), NotCompared: all - len(listed)}
+	charges, runs := make(map[string]string), make(map[string]bool)
+	for _, p := range policies {
+		charges[p.Type] = p.Charge.String()
+	}
+	for _, p := range poolsOf(listed) {
+		got.Pools++
+		for _, said := range p.Policies {
+			runs[said.Type] = true
+			// A pool of an older release does not say its charge.
+			if want := charges[said.Type]; want != "" && said.Charge != "" && said.Charge != want {
+				got.Differences = append(got.Differences, inspect.Difference{
+					Type: said.Type, Want: "charge: " + want, Got: "charge: " + said.Charge, Pool: fmt.Sprintf("%s:%d", p.Host, p.PID),
+				})
+			}
+		}
+	}
+	if got.NotCompared > 0 { // one of the others may run what none of these runs
+		return got
+	}
+	for _, p := range policies {
+		if !runs[p.Type] {
+			names := make([]string, len(p.Rules))
+			for n, r := range p.Rules {
+				names[n] = r.Name
+			}
+			got.Differences = append(got.Differences, inspect.Difference{Type: p.Type, Want: strings.Join(names, "+"), Got: "(no pool)"})
+		}
+	}
+	return got
 }
 
 func (d diffAnswer) table(t *table) {
 	if len(d.Differences) == 0 {
 		t.line("%s", t.good(counted(d.Pools, "pool runs", "pools run")+" as the files say"))
-		return
+	} else {
+		differencesTable(t, d.Differences)
 	}
-	differencesTable(t, d.Differences)
+	if d.NotCompared > 0 {
+		t.line("%s", t.warn(counted(d.NotCompared, "process more was", "processes more were")+" not compared"))
+	}
 }
 
 func policyDiffCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "diff FILE...", Short: "which pools run with other rules or numbers than the files have; exit code 1 if any does", Args: cobra.MinimumNArgs(1),
+		Long: `diff compares the pools that run with policy files: the rules of each task type, their limits
+and gates, and what is charged. A policy of the files that no pool runs is a difference, too.
+
+At most 500 processes are listed. When more run, it says how many were not compared, and
+a policy that none of the listed pools runs is no difference: another one may run it.`,
 		RunE: func(cmd *cobra.Command, files []string) error {
 			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
 				policies, err := readPolicies(files)
@@ -183,12 +236,15 @@ func policyDiffCommand(a *app) *cobra.Command {
 				if err != nil {
 					return nil, err
 				}
-				running, _, err := i.Processes(ctx)
+				running, all, err := i.Processes(ctx)
 				if err != nil {
 					return nil, err
 				}
-				got := diffAnswer{Pools: len(running), Differences: inspect.Differences(policies, running)}
-				if len(running) == 0 {
+				got := compareWithFiles(policies, running, all)
+				switch {
+				case got.Pools == 0 && got.NotCompared > 0:
+					return nil, fmt.Errorf("none of the %d processes that are listed is a pool: %w", len(running), errMissing)
+				case got.Pools == 0:
 					return nil, fmt.Errorf("no pool runs: %w", errMissing)
 				}
 				if len(got.Differences) > 0 {

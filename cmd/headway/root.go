@@ -33,6 +33,8 @@ const (
 	exitUsage   = 2 // an argument, a flag or a file is wrong; nothing was done
 	exitAway    = 3 // Redis did not answer
 	exitMissing = 4 // what was asked for is not there
+
+	exitInterrupted = 130 // Ctrl-C or SIGTERM came before it was done; what goes on until Ctrl-C exits with 0 then
 )
 
 // usageError is a fault of the caller.
@@ -87,7 +89,12 @@ func command(ctx context.Context, args []string, e env) int {
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
-	err := root.ExecuteContext(ctx)
+	var err error
+	if d := strayDuration(args); d != "" {
+		err = badUsage("--watch takes its duration behind an equals sign: give --watch=%s", d)
+	} else {
+		err = root.ExecuteContext(ctx)
+	}
 	if a.rdb != nil {
 		_ = a.rdb.Close()
 	}
@@ -96,6 +103,10 @@ func command(ctx context.Context, args []string, e env) int {
 	}
 	if err == nil {
 		return code
+	}
+	if interrupted(ctx, err) {
+		_, _ = fmt.Fprintln(e.stderr, "headway: interrupted")
+		return exitInterrupted
 	}
 	if text := err.Error(); text != "" {
 		lines := strings.Split(text, "\n") // an error with several faults has a line for each
@@ -109,6 +120,29 @@ func command(ctx context.Context, args []string, e env) int {
 		_, _ = fmt.Fprintln(e.stderr, `"headway help" lists the commands, and "headway COMMAND --help" explains one`)
 	}
 	return exitCode(err)
+}
+
+// strayDuration is a duration that follows --watch as an argument of its own, or empty. The flag may
+// stand alone, so it does not take the next argument, which would pass for a task or a file.
+func strayDuration(args []string) string {
+	for n, arg := range args {
+		if arg == "--" {
+			break
+		}
+		if arg != "--watch" || n+1 == len(args) {
+			continue
+		}
+		if _, err := time.ParseDuration(args[n+1]); err == nil {
+			return args[n+1]
+		}
+	}
+	return ""
+}
+
+// interrupted says that a command failed because its own context was cancelled, as by Ctrl-C. A call
+// that was broken off then looks like one that Redis did not answer.
+func interrupted(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, throttle.ErrUnavailable))
 }
 
 func exitCode(err error) int {
@@ -134,7 +168,8 @@ the audit list. Policies are read from the files of --policy. Without files they
 those that the running pools say.
 
 Exit codes: 0 all is well, 1 it failed or a check found something, 2 an argument or a
-file is wrong, 3 Redis does not answer, 4 what was asked for is not there.`
+file is wrong, 3 Redis does not answer, 4 what was asked for is not there, 130 it was
+interrupted before it was done.`
 
 // root is the tree of commands.
 func (a *app) root() *cobra.Command {
@@ -165,7 +200,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVarP(&a.output.format, "output", "o", "table", "`FORMAT` of answers: table or json")
 	f.BoolVar(&a.output.noColour, "no-colour", os.Getenv("NO_COLOR") != "", "no colours, also on a terminal (NO_COLOR)")
 	f.BoolVar(&a.showKeys, "show-keys", false, "show keys such as phone numbers in full")
-	f.DurationVar(&a.watch, "watch", 0, "repeat what reads every `DURATION`")
+	f.DurationVar(&a.watch, "watch", 0, "repeat what reads every `DURATION`, such as --watch=5s")
 	f.Lookup("watch").NoOptDefVal = "2s"
 	f.BoolVar(&a.write, "write", false, "allow a change")
 	f.StringVar(&a.reason, "reason", "", "`WHY` something is changed, for the audit list")
@@ -319,6 +354,9 @@ func (a *app) forget() {
 func (a *app) answer(ctx context.Context, read func(context.Context) (answer, error)) error {
 	for {
 		got, err := read(ctx)
+		if a.watch != 0 && interrupted(ctx, err) {
+			return nil
+		}
 		if got != nil {
 			if perr := a.output.print(a.stdout, got, a.watch != 0); perr != nil {
 				return perr

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -87,6 +89,8 @@ func (a *app) rules(ctx context.Context, rule string) (got rulesAnswer, err erro
 		}
 	}
 	switch {
+	case ctx.Err() != nil: // a rule that was not asked in time is nothing to tell
+		return got, ctx.Err()
 	case rule == "":
 		return got, nil // the others are told all the same
 	case len(got.Rules) == 0:
@@ -252,14 +256,15 @@ func pauseCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "pause [RULE KEY]", Short: "let workers take nothing more from --queue, or let nothing through on a key", Args: noneOrTwo,
 		ValidArgsFunction: a.completeRules,
-		Long: `pause stops a whole queue, or what needs permits of a rule on a key, until resume.
+		Long: `pause stops a whole queue, or what needs permits of a rule on a key, until resume. A queue
+in which nothing was ever enqueued, and that nothing serves, is not found.
 
 A key is paused for a year at most, which is a closing of a year: see "headway close".`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.changeQueue(cmd.Context(), "paused", (*inspect.Inspector).PauseQueue)
+			}
 			return a.act(cmd.Context(), "", func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) error {
-				if len(args) == 0 {
-					return i.PauseQueue(ctx, a.queue, why)
-				}
 				if err := i.PauseKey(ctx, args[0], args[1], why); err != nil {
 					return err
 				}
@@ -273,10 +278,10 @@ func resumeCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume [RULE KEY]", Short: "end the pause of --queue, or of a key", Args: noneOrTwo, ValidArgsFunction: a.completeRules,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.changeQueue(cmd.Context(), "resumed", (*inspect.Inspector).ResumeQueue)
+			}
 			return a.act(cmd.Context(), "", func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) error {
-				if len(args) == 0 {
-					return i.ResumeQueue(ctx, a.queue, why)
-				}
 				if err := i.OpenKey(ctx, args[0], args[1], why); err != nil {
 					return err
 				}
@@ -285,6 +290,61 @@ func resumeCommand(a *app) *cobra.Command {
 		},
 	}
 }
+
+// changeQueue pauses or resumes --queue, and says so.
+func (a *app) changeQueue(ctx context.Context, is string, do func(*inspect.Inspector, context.Context, string, inspect.Reason) error) error {
+	if strings.TrimSpace(a.queue) == "" {
+		return badUsage("--queue is blank, want the name of a queue")
+	}
+	return a.act(ctx, "", func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) error {
+		if err := a.knowQueue(ctx, i); err != nil {
+			return err
+		}
+		if err := do(i, ctx, a.queue, why); err != nil {
+			return err
+		}
+		return a.output.print(a.stdout, queueChanged{a.queue, is}, false)
+	})
+}
+
+// knowQueue refuses a --queue that does not exist. Otherwise a name with a typing error would be
+// paused, and the queue that was meant would go on. A queue exists when asynq knows it, or when
+// something serves it. A queue that is paused counts as well, so that every pause can be ended.
+func (a *app) knowQueue(ctx context.Context, i *inspect.Inspector) error {
+	names, err := i.QueueNames(ctx)
+	if err != nil || slices.Contains(names, a.queue) {
+		return err
+	}
+	counts, err := i.Queues(ctx, a.queue)
+	if err != nil || counts[0].Paused {
+		return err
+	}
+	running, all, err := i.Processes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range poolsOf(running) {
+		if _, serves := p.Queues[a.queue]; serves {
+			return nil
+		}
+	}
+	if all > len(running) { // one that is not listed may serve it
+		return nil
+	}
+	served, err := asynqServes(a.rdb)
+	if err != nil || served[a.queue] {
+		return err
+	}
+	return fmt.Errorf("%w: queue %q: nothing was ever enqueued there, and no pool serves it", errMissing, a.queue)
+}
+
+// queueChanged is what a queue is after a change.
+type queueChanged struct {
+	Queue string `json:"queue"`
+	Is    string `json:"is"`
+}
+
+func (q queueChanged) table(t *table) { t.line("queue %s is %s", q.Queue, q.Is) }
 
 // keyChanged is what a key is after a change.
 type keyChanged struct {
@@ -319,18 +379,19 @@ func (a *app) tasksCommand(use, short, long, did string,
 	return &cobra.Command{
 		Use: use, Short: short, Long: long, Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			got := changed{Did: did, Tasks: 1}
+			got := changed{Did: did}
 			err := a.act(cmd.Context(), "", func(ctx context.Context, i *inspect.Inspector, why inspect.Reason) (err error) {
-				if len(args) == 1 {
-					return one(i, ctx, a.queue, args[0], why)
+				if len(args) == 2 {
+					got.Tasks, err = all(i, ctx, a.queue, args[0], args[1], why)
+				} else if err = one(i, ctx, a.queue, args[0], why); err == nil {
+					got.Tasks = 1
 				}
-				got.Tasks, err = all(i, ctx, a.queue, args[0], args[1], why)
 				return err
 			})
 			if errors.Is(err, inspect.ErrNotWaiting) {
 				return a.notWaiting(args[0], err)
 			}
-			if err != nil && got.Tasks == 0 || len(args) == 1 && err != nil {
+			if err != nil && got.Tasks == 0 {
 				return err
 			}
 			return errors.Join(err, a.output.print(a.stdout, got, false))

@@ -68,6 +68,9 @@ another of its rules stands in that rule's line.
 With --all it lists all tasks of --queue that wait and need permits of the rule on the
 key, whichever rule they wait for. It reads all that waits on the queue.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if all && from != "" {
+				return badUsage("--all has no pages: take --from away, and give a larger --most")
+			}
 			return a.answer(cmd.Context(), func(ctx context.Context) (answer, error) {
 				i, err := a.inspector(ctx)
 				if err != nil {
