@@ -176,7 +176,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// What is overdue is not throttled: no limit holds it any more, and a worker may run it.
+// An overdue task is not throttled: no limit holds it, and a worker may run it.
 func TestVerdictAboutOverdueTasks(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)

@@ -140,3 +140,15 @@ func (rs ruleSet) closedUntil(now time.Time) (until time.Time, rule string) {
 	}
 	return until, rule
 }
+
+// setFittingLimits is [setLimits] where permits are asked for. It refuses a cost that a limit
+// can never admit, and names the rule.
+func (rs ruleSet) setFittingLimits(calls []luascripts.RuleCall, limits []limitInForce, around time.Time) (rule string, err error) {
+	for i, l := range rs {
+		if err := limits[i].fits(l.rule, calls[i].Cost); err != nil {
+			return l.rule, err
+		}
+		limits[i].putInto(&calls[i], around)
+	}
+	return "", nil
+}

@@ -348,18 +348,6 @@ func setLimits(calls []luascripts.RuleCall, limits []limitInForce, around time.T
 	}
 }
 
-// setFittingLimits is [setLimits] where permits are asked for. It refuses a cost that a limit
-// can never admit, and names the rule.
-func (rs ruleSet) setFittingLimits(calls []luascripts.RuleCall, limits []limitInForce, around time.Time) (rule string, err error) {
-	for i, l := range rs {
-		if err := limits[i].fits(l.rule, calls[i].Cost); err != nil {
-			return l.rule, err
-		}
-		limits[i].putInto(&calls[i], around)
-	}
-	return "", nil
-}
-
 // roundTripsMax bounds how often a store is called with other windows: once around
 // its clock as far as that is known, and then around the clock in each reply. It
 // also bounds how often it is called with newer limits, with one more for each

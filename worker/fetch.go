@@ -115,7 +115,6 @@ type fetchQueue struct {
 	again  time.Time // when it is asked again after that
 
 	tasks []fetchedTask // of the last call, in the order in which they run
-	at    time.Time     // when they came
 	until time.Time     // from then on they are not taken any more, and given back
 	late  *time.Timer   // gives them back
 	next  int           // how many tasks the next call asks for
@@ -359,10 +358,10 @@ func (f *fetcher) ask(ctx context.Context, q *fetchQueue, leaseEnds int64, n int
 func (f *fetcher) hold(q *fetchQueue, tasks []fetchedTask, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	q.tasks, q.at = tasks, time.Now()
-	q.until = q.at.Add(f.heldFor)
+	now := time.Now()
+	q.tasks, q.until = tasks, now.Add(f.heldFor)
 	if len(tasks) < n {
-		q.next, q.empty = max(1, len(tasks)), q.at
+		q.next, q.empty = max(1, len(tasks)), now
 	} else {
 		q.next = min(2*n, fetchMost)
 	}

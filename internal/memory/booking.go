@@ -91,7 +91,7 @@ func (p *ruleCall) adjust(token, charge uint64, held int64, promoted []luascript
 		return 0, promoted
 	}
 	at := p.now
-	if want := p.cost; want > 0 { // what was used is charged: all of it where the rule can owe, else what is free
+	if want := p.cost; want > 0 { // charge what was used; a rule that can't owe is charged what is free at most
 		at = max(p.now, p.state.newest())
 		if spent = want; p.noDebt() {
 			spent = min(want, max(0, p.state.free(p.numbers, at)))

@@ -40,7 +40,7 @@ return function(keys, args)
   for i, rule in ipairs(rules) do
     local held, at, want, spent = granted(rule, token, first), now, rule.want, 0
     first = first or held
-    if want > 0 and not rule.kind.lease then -- what was used is charged: all of it where the rule can owe, else what is free
+    if want > 0 and not rule.kind.lease then -- charge what was used; a rule that can't owe is charged what is free at most
       at = max(now, rule.ledger.newest)
       spent = rule.kind.no_debt and min(want, rule.kind.free(rule.limit, rule.ledger, at)) or want
       rule.want = spent
