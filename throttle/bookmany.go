@@ -173,9 +173,7 @@ func (c *bookCall) answer(ctx context.Context) Booking {
 		return Booking{d, err}
 	}
 	c.begin()
-	if err != nil {
-		err = p.rules.fault(ctx, "acquire", 0, 0, err)
-	} else {
+	if err = p.rules.fault(ctx, "acquire", reply.Rule, reply.Status, err); err == nil {
 		c.when.localTimes(reply, slack(c.call.Rules))
 		err = c.read(reply, c.limits, c.when)
 	}

@@ -87,11 +87,14 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 	c := calls.Get().(*luascripts.Call)
 	a.fill(c)
 	for again := true; again; {
-		around := t.begin()
+		t.began = time.Now()
+		around := t.store.shows(t.began)
 		if len(a.r.Gates) > 0 {
 			c.Gate = gateAround(a.r.Gates, around)
 		}
-		c.Known = t.assumed.toCheck()
+		if c.Known = nil; t.assumed != nil {
+			c.Known = t.assumed.toCheck()
+		}
 		if rule, err := a.p.rules.setFittingLimits(c.Rules, t.limits, around); err != nil {
 			if t.assumed == nil {
 				a.d.Rule = rule
@@ -116,8 +119,10 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 			return err
 		}
 	}
-	t.assumed.end(ctx, t.began, nil) // the limits are in force, whatever the decision is
-	t.assumed = nil
+	if t.assumed != nil {
+		t.assumed.end(ctx, t.began, nil) // the limits are in force, whatever the decision is
+		t.assumed = nil
+	}
 	reply := c.AcquireReply
 	t.localTimes(&reply, slack(c.Rules))
 	freeCall(c)
@@ -160,12 +165,9 @@ func (a *acquisition) fill(c *luascripts.Call) {
 	}
 }
 
-// read makes a store's reply the decision.
+// read makes a store's reply, which is no fault, the decision.
 func (a *acquisition) read(reply *luascripts.AcquireReply, limits []limitInForce, when roundTripTimes) error {
 	rules, r, d := a.p.rules, &a.r, &a.d
-	if err := rules.fault(context.Background(), "acquire", reply.Rule, reply.Status, nil); err != nil { // it was answered
-		return err
-	}
 	d.Rule = rules.decidedBy(reply, r.Gates)
 	d.Granted, d.Refused = reply.Status == luascripts.Granted, reply.Status == luascripts.Refused
 	d.Gated = reply.Status == luascripts.Booked && reply.Rule == 0
@@ -210,6 +212,44 @@ type assumedLimits struct {
 	rules ruleSet
 	known []*knownLimit // by rule
 	looks []*look       // by rule; nil where none is due, or another caller looks: these are compared, too
+}
+
+// newStoreCallAssuming is [newStoreCall], but the limits are not read first when that is due: the call compares those
+// known here with the stored ones, where one server has all keys.
+func newStoreCallAssuming(ctx context.Context, p *Policy, keys keySet) (storeCall, error) {
+	if s, ok := p.store.store.(redisStore); ok && !p.keyLimits && !s.coalescer.scattered.Load() {
+		look, err := p.rules.assumeLimits(ctx)
+		if err != nil {
+			return storeCall{}, err
+		}
+		if look != nil {
+			return storeCall{rules: p.rules, store: p.store, keys: keys, limits: look.limits(), assumed: look}, nil
+		}
+	}
+	return newStoreCall(ctx, p, keys)
+}
+
+// readLimitsAgain follows a call that assumed a wrong limit. The rule, counted from 1, says whose limit that was: it is
+// read, and the next call assumes the limits again. After roundTripsMax such calls all limits are read first. So
+// they are when rule is 0: then Redis answered an error, as when the limits are on another server, and to read them
+// may say better what is wrong. The caller sends its call again.
+func (t *storeCall) readLimitsAgain(ctx context.Context, p *Policy, rule int) (err error) {
+	t.assumed.end(ctx, time.Time{}, errOtherLimit)
+	t.assumed = nil
+	if rule >= 1 && rule <= len(t.rules) {
+		t.rules[rule-1].readLimit(ctx)
+		if t.changed++; t.changed < roundTripsMax { // what is known of the others may still hold
+			if t.assumed, err = t.rules.assumeLimits(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if t.assumed != nil {
+		t.limits = t.assumed.limits()
+		return nil
+	}
+	t.limits, err = p.limitsInForce(ctx, t.keys)
+	return err
 }
 
 // assumeLimits begins a look at the limits, nil when none is due. While another caller looks, and what is
@@ -279,11 +319,8 @@ func (a *assumedLimits) limits() []limitInForce {
 	return limits
 }
 
-// toCheck is what Redis is to compare; nothing when a is nil.
+// toCheck is what Redis is to compare.
 func (a *assumedLimits) toCheck() []luascripts.KnownLimit {
-	if a == nil {
-		return nil
-	}
 	asked := make([]luascripts.KnownLimit, len(a.rules))
 	for i, l := range a.rules {
 		asked[i] = luascripts.KnownLimit{Prefix: l.cfg.Prefix, Rule: l.rule, Version: a.known[i].version, Closing: a.known[i].closing}

@@ -169,8 +169,11 @@ type clockedStore struct {
 	ahead atomic.Int64 // nanoseconds that it was ahead of ours in the last reply
 }
 
+// shows is what the store's clock should show at an instant of ours.
+func (s *clockedStore) shows(at time.Time) time.Time { return at.Add(time.Duration(s.ahead.Load())) }
+
 // now is what the store's clock should show now.
-func (s *clockedStore) now() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
+func (s *clockedStore) now() time.Time { return s.shows(time.Now()) }
 
 // errClock says that a store's clock moved away from each answer it gave.
 var errClock = errors.New("its clock is in no window that it was asked about")
@@ -263,44 +266,6 @@ func newStoreCall(ctx context.Context, p *Policy, keys keySet) (storeCall, error
 	return storeCall{rules: p.rules, store: p.store, keys: keys, limits: in}, err
 }
 
-// newStoreCallAssuming is [newStoreCall], but the limits are not read first when that is due: the call compares those
-// known here with the stored ones, where one server has all keys.
-func newStoreCallAssuming(ctx context.Context, p *Policy, keys keySet) (storeCall, error) {
-	if s, ok := p.store.store.(redisStore); ok && !p.keyLimits && !s.coalescer.scattered.Load() {
-		look, err := p.rules.assumeLimits(ctx)
-		if err != nil {
-			return storeCall{}, err
-		}
-		if look != nil {
-			return storeCall{rules: p.rules, store: p.store, keys: keys, limits: look.limits(), assumed: look}, nil
-		}
-	}
-	return newStoreCall(ctx, p, keys)
-}
-
-// readLimitsAgain follows a call that assumed a wrong limit. The rule, counted from 1, says whose limit that was: it is
-// read, and the next call assumes the limits again. After roundTripsMax such calls all limits are read first. So
-// they are when rule is 0: then Redis answered an error, as when the limits are on another server, and to read them
-// may say better what is wrong. The caller sends its call again.
-func (t *storeCall) readLimitsAgain(ctx context.Context, p *Policy, rule int) (err error) {
-	t.assumed.end(ctx, time.Time{}, errOtherLimit)
-	t.assumed = nil
-	if rule >= 1 && rule <= len(t.rules) {
-		t.rules[rule-1].readLimit(ctx)
-		if t.changed++; t.changed < roundTripsMax { // what is known of the others may still hold
-			if t.assumed, err = t.rules.assumeLimits(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	if t.assumed != nil {
-		t.limits = t.assumed.limits()
-		return nil
-	}
-	t.limits, err = p.limitsInForce(ctx, t.keys)
-	return err
-}
-
 // newStoreCallBy begins a call by given limits, which stay what they are.
 func newStoreCallBy(p *Policy, store *clockedStore, limits []limitInForce) storeCall {
 	return storeCall{rules: p.rules, store: store, limits: limits, fixed: true}
@@ -309,7 +274,7 @@ func newStoreCallBy(p *Policy, store *clockedStore, limits []limitInForce) store
 // begin returns what the store's clock should say now.
 func (t *storeCall) begin() time.Time {
 	t.began = time.Now()
-	return t.began.Add(time.Duration(t.store.ahead.Load()))
+	return t.store.shows(t.began)
 }
 
 // again takes in an answer, and says whether to call once more. Otherwise the error

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
 	"go/parser"
 	"go/token"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/headwayq/headway/internal/redisserver"
 )
 
 func TestExportedNamesAndSpread(t *testing.T) {
@@ -55,5 +58,21 @@ func TestTraceFunctions(t *testing.T) {
 		if diff := cmp.Diff(want, string(got)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
+	}
+}
+
+// A reader of one Acquire is not sent to and fro.
+func TestOneAcquirePassesThroughFewFiles(t *testing.T) {
+	t.Parallel()
+	entered, err := enteredByOneAcquire("../..")
+	if errors.Is(err, redisserver.ErrNoServer) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := wayOf(entered); len(w.files) > acquireFilesGoal || w.returns > acquireReturnsGoal {
+		t.Errorf("one Acquire passes through %d files and returns %d times to a file already left, want at most %d and %d: `make measures` lists the files",
+			len(w.files), w.returns, acquireFilesGoal, acquireReturnsGoal)
 	}
 }
