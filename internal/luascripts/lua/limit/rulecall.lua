@@ -59,11 +59,15 @@ local find, gone, look, open_line, promote, rank = line.find, line.gone, line.lo
 
 local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
--- rule_of makes a rule of its limit and fields
+-- rule_of makes a rule of its limit and fields. The others are named, too: without room for them
+-- Lua would lay out the table anew at each call
 local function rule_of(limit, index, cost, group, closed_us, worth)
   return {
     limit = limit, kind = limit.kind, n = limit.n, W = limit.W, index = index,
     want = tonumber(cost), cost = cost, group = tonumber(group), rule_closed = tonumber(closed_us), claimed_worth = tonumber(worth),
+    key = nil, tokens = nil, line = nil, turns = nil, now = nil, seen = nil, askers = nil, no_tokens = nil, member = nil, ledger = nil, closed = nil,
+    nobody = nil, marked = nil, mixed = nil, top = nil, parked = nil, first_rank = nil, end_rank = nil, front = nil, in_line = nil, ticket = nil,
+    waiting = nil, turns_ahead = nil, ahead = nil, by_ledger = nil, by_turns = nil, held_up = nil, no_turns = nil, in_turns = nil, missed = nil,
   }
 end
 
