@@ -32,7 +32,7 @@ func (c *call) repeated(token uint64, held int64) luascripts.AcquireReply {
 }
 
 func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply {
-	c.look()
+	c.findAndMeasure()
 	inline := int64(0)
 	if a.Mode != luascripts.Try {
 		inline = micros(a.Inline)

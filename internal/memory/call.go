@@ -112,9 +112,9 @@ func (c *call) sets(visit func(set []ruleCall) bool) {
 	}
 }
 
-func (c *call) look() {
+func (c *call) findAndMeasure() {
 	for i := range c.rules {
-		c.rules[i].look()
+		c.rules[i].findAndMeasure()
 	}
 }
 

@@ -164,8 +164,8 @@ func (l *numbers) begin(index int64) int64 {
 	return min(never, l.bounds[last]+times(index-last, l.short))
 }
 
-// look is the later of now and the newest grant, its window, and what is used of it.
-func (c *calendar) look(l *numbers, now int64) (a, index, used int64) {
+// window is the later of now and the newest grant, its window, and what is used of it.
+func (c *calendar) window(l *numbers, now int64) (a, index, used int64) {
 	a = max(now, c.at, l.bounds[0])
 	index = l.index(a)
 	if c.at >= l.begin(index) {
@@ -175,7 +175,7 @@ func (c *calendar) look(l *numbers, now int64) (a, index, used int64) {
 }
 
 func (c *calendar) earliest(l *numbers, now, before, cost int64) int64 {
-	a, index, used := c.look(l, now)
+	a, index, used := c.window(l, now)
 	if over := min(used, l.n) + before + cost - l.n; over > 0 { // after n fell more may be used
 		return l.begin(index + 1 + (over-1)/l.n)
 	}
@@ -198,7 +198,7 @@ func (c *calendar) back(_ *numbers, at, cost, _, _ int64) { c.sub(at, cost, 0) }
 func (c *calendar) worth(*numbers) int64 { return 0 }
 
 func (c *calendar) free(l *numbers, now int64) int64 {
-	_, _, used := c.look(l, now)
+	_, _, used := c.window(l, now)
 	return max(0, l.n-used)
 }
 

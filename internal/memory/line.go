@@ -151,7 +151,7 @@ type view struct {
 	front               string // "" when nobody waits
 }
 
-func (q *line) look(job string, now int64) view {
+func (q *line) read(job string, now int64) view {
 	v := view{last: q.len()}
 	v.parked = q.below(live)
 	for v.first = v.parked; v.first < v.last; v.first++ {

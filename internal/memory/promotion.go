@@ -10,10 +10,10 @@ func (p *ruleCall) promote(promoted []luascripts.Promotion, turnToo bool) []luas
 	defer func() { p.member = job }()
 	var first []string
 	if p.kind == luascripts.Leases {
-		p.view, p.turnsLeft = p.line.look("", p.now), p.leftTurns()
+		p.view, p.turnsLeft = p.line.read("", p.now), p.leftTurns()
 		p.park() // or the next call would tell them again
 		promoted = p.offer(promoted)
-	} else if v := p.line.look("", p.now); v.front != "" {
+	} else if v := p.line.read("", p.now); v.front != "" {
 		first = append(first, v.front)
 	}
 	if turnToo {
@@ -38,7 +38,7 @@ func (p *ruleCall) tell(promoted []luascripts.Promotion, at int64, member string
 // offer tells the next in line that there is a lease for them, and those behind
 // when one ends. A lease counts as free when at most a tenth of it is left, and at most 40 ms.
 func (p *ruleCall) offer(promoted []luascripts.Promotion) []luascripts.Promotion {
-	v := p.line.look("", p.now)
+	v := p.line.read("", p.now)
 	waiting := p.line.order[v.first:v.last]
 	free := 0
 	if p.closed == 0 {

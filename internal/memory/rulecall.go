@@ -47,9 +47,9 @@ func (p *ruleCall) sharesKey(other *ruleCall) bool {
 	return p.id == other.id && p.oneKey == other.oneKey
 }
 
-// look finds the job and those ahead of it.
-func (p *ruleCall) look() {
-	p.view = p.line.look(p.member, p.now)
+// findAndMeasure finds the job and those ahead of it, and when the rule admits it.
+func (p *ruleCall) findAndMeasure() {
+	p.view = p.line.read(p.member, p.now)
 	p.turnsLeft = p.leftTurns()
 	p.find()
 	p.ahead = ahead{

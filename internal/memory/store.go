@@ -61,7 +61,7 @@ func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.P
 	one := luascripts.RuleCall{LimitKeys: k, Numbers: a.Numbers, Cost: a.Cost, Closed: a.Closed}
 	now, no := s.on([]luascripts.RuleCall{one}, "", "", func(c *call) {
 		p := &c.rules[0]
-		p.look()
+		p.findAndMeasure()
 		v, from := p.view, max(c.now, p.closed)
 		r.Waiting, r.Free = v.last-v.first, p.free(v.first < v.last)
 		r.Next, r.Closed = instantOf(p.byTurns), instantOf(p.closed)
@@ -362,7 +362,7 @@ func (s *Store) Renew(p luascripts.RuleCall, token uint64) luascripts.RenewReply
 func (s *Store) Refresh(a luascripts.RefreshArgs) luascripts.RefreshReply {
 	var r luascripts.RefreshReply
 	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
-		c.look()
+		c.findAndMeasure()
 		if at := c.standsAt(); at != nil {
 			r = c.refresh(at)
 		}

@@ -37,22 +37,22 @@ return function(keys, args)
   local batch = { record = keys[5], open = keys[6], ahead = keys[7], batches = keys[8], id = args[1] }
   local count = tonumber(args[2])
   local COUNTED = { "dropped", "done", "failed" } -- by code
-  local LOOKS, SHORT = 20000, 2000 -- so many pending tasks a call looks at, a third of a millisecond's; a list that is short
+  local SCAN, SHORT = 20000, 2000 -- how many pending tasks one call scans, a third of a millisecond's; a list that is short
 
   local now = clock()
   if newer(batch) then return { NEWER, now, 0, 0, 0, 0, 0 } end
   if redis.call("HGET", batch.record, "state") ~= "cancelled" then return { 0, now, 0, 0, 0, 0, 0 } end
 
   -- unlist takes a task off the list of those that are pending, from its end, where the
-  -- oldest stand. Of a long list each task has its share of LOOKS, of a short one what is
+  -- oldest stand. Of a long list each task has its share of SCAN, of a short one what is
   -- left of them
-  local looks, listed = LOOKS, nil
+  local to_scan, listed = SCAN, nil
   local function unlist(id, others)
     listed = listed or redis.call("LLEN", pending)
-    local most = listed <= SHORT and looks or floor(looks / (others + 1))
+    local most = listed <= SHORT and to_scan or floor(to_scan / (others + 1))
     if most < 1 then return 0 end
     local at = redis.call("LPOS", pending, id, "RANK", -1, "MAXLEN", int(most))
-    looks = looks - (at and 2 * (listed - at) or min(most, listed))
+    to_scan = to_scan - (at and 2 * (listed - at) or min(most, listed))
     if not at then return 0 end
     listed = listed - 1
     return redis.call("LREM", pending, -1, id)

@@ -8,12 +8,12 @@
 local max, match = math.max, string.match
 
 local SECOND = 1000000
-local LOOK = 1000 -- how long what INFO said is believed: no server becomes a replica and a master again so soon
+local BELIEVED = 1000 -- how long what INFO said is believed: no server becomes a replica and a master again so soon
 local AHEAD = SECOND -- a grant may lie so far in the future, see InlineWait
 local OVERLAP = SECOND -- how long clients may go on with the master before
 local FORGETS = 3600 * SECOND -- after so long without replicas Redis forgets that it was promoted, see repl-backlog-ttl
 
-local history, began, looked = nil, 0, 0 -- the replication id of this server, from when on it knows of each grant, the last look
+local history, began, asked = nil, 0, 0 -- the replication id of this server, from when on it knows of each grant, and when INFO was asked last
 
 -- first_began is from when on a server knows of each grant that says that it never followed another:
 -- since its process began, unless it may have forgotten that it did
@@ -25,20 +25,20 @@ end
 
 -- since is from when on this server knows of each grant; nil and a text when nobody knows that
 local function since(now)
-  if history and now >= looked and now - looked < LOOK then return began end
+  if history and now >= asked and now - asked < BELIEVED then return began end
   local info = redis.pcall("INFO", "replication")
   local id = type(info) == "string" and match(info, "master_replid:(%x+)")
   if not id then return nil, "HoldAfterFailover needs master_replid of INFO replication, and the right +info" end
   if id ~= history then
     local followed = not match(info, "master_replid2:0+%s")
-    if followed or history and now - looked >= FORGETS then
+    if followed or history and now - asked >= FORGETS then
       began = now + OVERLAP + AHEAD -- nobody says when it was promoted: we see it now
     elseif not history then
       began = first_began(now)
     end
     history = id
   end
-  looked = now
+  asked = now
   return began
 end
 

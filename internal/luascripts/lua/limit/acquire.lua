@@ -106,9 +106,9 @@ local function form_of(text, now)
   return form
 end
 
--- look_around finds for several calls whether anybody waits in any of their lines, whether
+-- check_keys_of_all finds for several calls whether anybody waits in any of their lines, whether
 -- any of their first rules remembers a token, and whether any of these has a ledger
-local function look_around(script, forms, keys)
+local function check_keys_of_all(script, forms, keys)
   local lines, tokens, ledgers, k, n, before = {}, {}, {}, 0, 0, nil
   for _, form in ipairs(forms) do
     local key = keys[k + 1]
@@ -237,7 +237,7 @@ return function(keys, args)
   local script, forms = new_script(now), {}
   for i = 1, count do forms[i] = form_of(args[1 + count + byte(args[1 + i])], now) end
   script.opened = {}
-  look_around(script, forms, keys)
+  check_keys_of_all(script, forms, keys)
   local answers = answer_all(script, forms, keys, args)
   if not pcall(put_all, script) then -- a full Redis: each may be refused by itself, or need no memory
     for i = 1, count do answers[i] = -2 end

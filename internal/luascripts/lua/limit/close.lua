@@ -24,8 +24,8 @@ local places = require("limit/places")
 local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local CLOSED, IN, LAST, PARK, ROOM, SINCE, PROMISED, mark = line.CLOSED, line.IN, line.LAST, line.PARK, line.ROOM, line.SINCE, line.PROMISED, line.mark
-local find, is_squeezed, look, open_line, promote, squeeze, with_promotions =
-  line.find, line.is_squeezed, line.look, line.open_line, line.promote, line.squeeze, line.with_promotions
+local find, is_squeezed, read_line, open_line, promote, squeeze, with_promotions =
+  line.find, line.is_squeezed, line.read_line, line.open_line, line.promote, line.squeeze, line.with_promotions
 local open_rules, rules_at = rulecall.open_rules, rulecall.rules_at
 local first_ticket, join_at = places.first_ticket, places.join_at
 
@@ -59,7 +59,7 @@ return function(keys, args)
     redis.call("ZADD", shut.line, int(until_us + PROMISED), CLOSED, int(since + PROMISED), SINCE)
     live(shut.line, until_us - now + 1000000)
     for _, rule in ipairs(rules) do
-      look(rule, now)
+      read_line(rule, now)
       find(rule)
     end
     if job ~= "" and not shut.ticket then

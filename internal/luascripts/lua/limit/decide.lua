@@ -12,8 +12,8 @@ local COPY, NONE, OFFERED = numbers.COPY, line.NONE, line.OFFERED
 local anybody, leave, missed, open_line, promote, park, promised =
   line.anybody, line.leave, line.missed, line.open_line, line.promote, line.park, line.promised
 local held_at, put, spend = tokens.held_at, tokens.put, tokens.spend
-local joint, last_of_group, left_behind, look_all, open_rule, set_job, set_keys =
-  rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.look_all, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
+local joint, last_of_group, left_behind, find_and_measure, open_rule, set_job, set_keys =
+  rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.find_and_measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
 local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN = 0, 1, 2, 3, 4 -- statuses; ledger.lua has the others
 local TRY, BOOK, BOOK_LAST_RULE = 0, 2, 3 -- modes, see acquire.lua
@@ -85,9 +85,9 @@ local function done(rules, now)
   end
 end
 
--- look_alone finds for a call that comes alone whether anybody waits. When the newest grant is older than COPY, there
+-- check_keys_of_one finds for a call that comes alone whether anybody waits. When the newest grant is older than COPY, there
 -- are probably no tokens: then it asks for them in the same command, and without any no rule has to look for one
-local function look_alone(script, rules)
+local function check_keys_of_one(script, rules)
   if script.opened then return end -- for all calls of the script, see acquire.lua
   local first, keys = rules[1], script.names
   local of = first.ledger
@@ -164,7 +164,7 @@ local function read(script, form, keys, k)
       which = i
     end
   end
-  look_alone(script, rules)
+  check_keys_of_one(script, rules)
   local nobody = not failed
   for i = 1, count do
     local rule = rules[i]
@@ -200,7 +200,7 @@ end
 -- find_places looks up, in the line of each rule, the place of the call's job and the jobs ahead of it
 local function find_places(call)
   local now = call.now
-  look_all(call.rules, now)
+  find_and_measure(call.rules, now)
   for _, rule in ipairs(call.rules) do
     rule.last_promise = rule.ticket and rule.last_promise or 0
     if rule.ledger.newest > 0 or rule.closed > 0 then call.from = max(call.from, earliest(rule, rule.closed, rule.ahead, rule.want)) end

@@ -101,8 +101,8 @@ local function found_late(rule, member, ticket)
   rule.to_park[#rule.to_park + 1] = member
 end
 
--- look_turns is look for the turns of the call's policy
-local function look_turns(rule, now)
+-- read_turns is read_line for the turns of the call's policy
+local function read_turns(rule, now)
   local v = redis.call("ZRANGE", rule.turns, "0", "1", "WITHSCORES") -- where there is one at most, that is all
   rule.turns_end = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", rule.turns)) -- miniredis may let them go meanwhile
   rule.no_turns = rule.turns_end == 0
@@ -127,7 +127,7 @@ local function look_turns(rule, now)
   end
 end
 
--- look finds the jobs that wait. It sets these fields of the rule:
+-- read_line finds the jobs that wait. It sets these fields of the rule:
 --   parked          how many jobs at the head of the line are parked
 --   first_unparked  the first job that is not parked, late or not
 --   first_rank      the rank of the first job that is neither parked nor late; up to line_ends the jobs wait
@@ -140,7 +140,7 @@ end
 -- A job is late when its last promise is more than GRACE ago. The job's own place and promise are read in the
 -- same call as those of first_unparked. With only_line the turns are not read, and count as none. v is the first
 -- job of the line, if the caller has read it and nothing was written since.
-local function look(rule, now, only_line, v)
+local function read_line(rule, now, only_line, v)
   rule.parked, rule.first_rank, rule.end_rank, rule.to_park, rule.first_unparked, rule.front = 0, 0, 0, NONE, nil, nil
   rule.turn, rule.turns_end, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
   rule.turn_promised, rule.in_line, rule.in_kept, rule.last_promise, rule.first_turn, rule.unkept = nil, nil, nil, nil, nil, NONE
@@ -173,10 +173,10 @@ local function look(rule, now, only_line, v)
     m, ticket = at_rank(rule.line, rule.first_rank)
     p = m and promised(rule, m)
   end
-  if not only_line and rule.turns and not rule.no_turns then look_turns(rule, now) end
+  if not only_line and rule.turns and not rule.no_turns then read_turns(rule, now) end
 end
 
--- park writes what look found late. rule.missed are those of them who wait for a lease
+-- park writes what read_line found late. rule.missed are those of them who wait for a lease
 local function park(rule)
   if #rule.turns_late > 0 then redis.call("ZREM", rule.turns, unpack(rule.turns_late)) end
   if #rule.to_park == 0 then return end
@@ -363,8 +363,8 @@ local function leave(rule)
   if line_ends(rule) == 0 and not any_promise(rule) then redis.call("ZREM", rule.line, MIXED, SQUEEZED, LAST, IN) end
 end
 
--- open_line takes the first look at a line. It finds until when nothing goes on the key: the key is closed, or its
--- rule is; whether anybody has a place; and what is noted beside promises. What it read of the line is for look
+-- open_line is the first to read a line. It finds until when nothing goes on the key: the key is closed, or its
+-- rule is; whether anybody has a place; and what is noted beside promises. What it read of the line is for read_line
 local function open_line(rule, now)
   rule.mixed, rule.marked, rule.top = nil, false, nil
   local at, seen = rule.rule_closed, rule.seen
@@ -426,10 +426,10 @@ end
 local function promote(rule, now, promoted, turn_too)
   local member = rule.member
   rule.member = ""
-  look(rule, now, not (turn_too or rule.kind.lease))
+  read_line(rule, now, not (turn_too or rule.kind.lease))
   if rule.kind.lease and #rule.to_park + #rule.turns_late > 0 then -- or the next call would tell them again
     park(rule)
-    look(rule, now)
+    read_line(rule, now)
   end
   rule.member = member
   if rule.front and rule.kind.lease then rule.kind.offer(rule, now, promoted) end
@@ -443,6 +443,6 @@ return {
   PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, PROMISED = PROMISED, anybody = anybody, at_rank = at_rank,
   cost_of = cost_of, find = find, follow = follow, gone = gone,
   is_parked = is_parked, kept_score = kept_score, kept_ticket = kept_ticket, is_squeezed = is_squeezed,
-  leave = leave, line_ends = line_ends, look = look, mark = mark, missed = missed, open_line = open_line, promote = promote, normal = normal, park = park,
-  rank = rank, squeeze = squeeze, steps = steps, tell = tell, promised = promised, with_promotions = with_promotions,
+  leave = leave, line_ends = line_ends, mark = mark, missed = missed, normal = normal, open_line = open_line, park = park, promote = promote,
+  rank = rank, read_line = read_line, squeeze = squeeze, steps = steps, tell = tell, promised = promised, with_promotions = with_promotions,
 }

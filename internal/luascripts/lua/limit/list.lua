@@ -24,7 +24,7 @@ local max, min = math.max, math.min
 local limit_of, open = ledger.limit_of, ledger.open
 local rule_on = rulecall.rule_on
 local cost_of, promised = line.cost_of, line.promised
-local follow, gone, line_ends, look, open_line, rank = line.follow, line.gone, line.line_ends, line.look, line.open_line, line.rank
+local follow, gone, line_ends, read_line, open_line, rank = line.follow, line.gone, line.line_ends, line.read_line, line.open_line, line.rank
 
 return function(keys, args)
   local first, skip, most = args[7], tonumber(args[8]), tonumber(args[9])
@@ -34,7 +34,7 @@ return function(keys, args)
   local status, newer = open(rule, now)
   if status then return { status, now, newer, 0, 0 } end
   open_line(rule, now)
-  look(rule, now)
+  read_line(rule, now)
   local from = max(now, rule.closed)
   local index = 0
   if first ~= "" then -- of those who were seen some may have gone

@@ -24,7 +24,7 @@ local max, min = math.max, math.min
 local free, limit_of, open, spent = ledger.free, ledger.limit_of, ledger.open, ledger.spent
 local rule_on = rulecall.rule_on
 local cost_of = line.cost_of
-local find, follow, gone, line_ends, look, open_line, rank = line.find, line.follow, line.gone, line.line_ends, line.look, line.open_line, line.rank
+local find, follow, gone, line_ends, read_line, open_line, rank = line.find, line.follow, line.gone, line.line_ends, line.read_line, line.open_line, line.rank
 
 return function(keys, args)
   local most = tonumber(args[7])
@@ -34,7 +34,7 @@ return function(keys, args)
   local status, newer = open(rule, now)
   if status then return { status, now, 0, newer, 0, 0, 0, 0, 0 } end
   open_line(rule, now)
-  look(rule, now)
+  read_line(rule, now)
   find(rule)
   rank(rule)
   local waiting = line_ends(rule) - rule.first_rank

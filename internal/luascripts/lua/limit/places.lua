@@ -148,7 +148,7 @@ local function stand_for(rules, binding, at, now)
   return waits_at
 end
 
--- stands is find without look
+-- stands is find without read_line
 local function stands(rule)
   local u = redis.call("ZMSCORE", rule.line, rule.member, "#" .. rule.member)
   rule.ticket = tonumber(u[1] or "") or kept_ticket(u[2])

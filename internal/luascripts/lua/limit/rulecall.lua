@@ -30,7 +30,7 @@
 --              marked               true when something beside promises is noted of the line
 --              mixed                true when costs differ
 --              top                  the first of the line, as read
---   look       parked, first_rank, end_rank, front, first_unparked, to_park    the line, see line.lua
+--   read_line  parked, first_rank, end_rank, front, first_unparked, to_park    the line, see line.lua
 --              turn, turn_front, first_turn, turns_end, turns_late    the turns, see line.lua
 --              in_line              the job's ticket in the line
 --              in_kept              the ticket of its turn, by whatever policy
@@ -55,7 +55,7 @@ local max, min = math.max, math.min
 local NEVER, limit_of, open, earliest = ledger.NEVER, ledger.limit_of, ledger.open, ledger.earliest
 local put = tokens.put
 local GRACE, is_parked = line.GRACE, line.is_parked
-local find, gone, look, open_line, promote, rank = line.find, line.gone, line.look, line.open_line, line.promote, line.rank
+local find, gone, read_line, open_line, promote, rank = line.find, line.gone, line.read_line, line.open_line, line.promote, line.rank
 
 local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
@@ -196,10 +196,10 @@ local function last_of_group(rules, i)
   return to
 end
 
--- look_all finds for each rule the place of the job, the jobs ahead of it, and the instant at which the rule admits it
-local function look_all(rules, now)
+-- find_and_measure finds for each rule the place of the job, the jobs ahead of it, and the instant at which the rule admits it
+local function find_and_measure(rules, now)
   for _, rule in ipairs(rules) do
-    look(rule, now, false, rule.top)
+    read_line(rule, now, false, rule.top)
     find(rule)
     rank(rule)
     measure(rule, now)
@@ -213,7 +213,7 @@ end
 -- again. A rule whose ledger admits the job now does not count either, although turns may be ahead: the job keeps its place.
 local function find_place(rules, now)
   local place, waiting
-  look_all(rules, now)
+  find_and_measure(rules, now)
   for i, rule in ipairs(rules) do
     local waits = rule.ticket and not rule.in_turns and not is_parked(rule.ticket)
     if (rule.ticket and not place) or (waits and not waiting) then place = i end
@@ -232,6 +232,6 @@ local function find_place(rules, now)
 end
 
 return {
-  find_place = find_place, joint = joint, last_of_group = last_of_group, left_behind = left_behind, look_all = look_all, open_rules = open_rules,
-  open_rule = open_rule, read_rules = read_rules, rule_on = rule_on, rules_at = rules_at, set_job = set_job, set_keys = set_keys,
+  find_and_measure = find_and_measure, find_place = find_place, joint = joint, last_of_group = last_of_group, left_behind = left_behind,
+  open_rules = open_rules, open_rule = open_rule, read_rules = read_rules, rule_on = rule_on, rules_at = rules_at, set_job = set_job, set_keys = set_keys,
 }

@@ -1,5 +1,5 @@
 -- shortcut.lua: calls of one form, by one rule, on one key on which nobody waits, are granted now or, when they try,
--- refused: with one look at the key and one write. decide.lua would answer the same; without a line it reads no turns either.
+-- refused: the key is read once and written once. decide.lua would answer the same; without a line it reads no turns either.
 -- It is here for the rows "1 goroutine" and "128 goroutines" of the benchmark `acquire`, and for those of `cluster`.
 
 local ledger = require("limit/ledger")

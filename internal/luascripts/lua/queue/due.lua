@@ -37,8 +37,8 @@ return function(keys, args)
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = at, short, state, record, pool
   end
 
-  -- look takes one entry on, and answers whether to go on
-  local function look(e, at)
+  -- take lists one entry or leaves it for later, and answers whether to go on
+  local function take(e, at)
     if at > now + lead then
       waits_until(at - lead)
       return false
@@ -70,7 +70,7 @@ return function(keys, args)
     local n = min(room - waits, BESIDE) + 4
     local v = redis.call("ZRANGE", due, rank, rank + n - 1, "WITHSCORES")
     for i = 1, #v, 2 do
-      going = look(v[i], tonumber(v[i + 1]))
+      going = take(v[i], tonumber(v[i + 1]))
       if not going then break end
     end
     rank = rank + n
