@@ -198,7 +198,7 @@ func TestHeaderBodyAndFunctionAgree(t *testing.T) {
 		if !strings.HasPrefix(h.first, "-- "+path.Base(name)+": ") || !h.returns {
 			t.Errorf("%s: the header opens with %q, returns %v; want its name, and what it returns", name, h.first, h.returns)
 		}
-		for call, module := range map[string]string{"rules_at": "limit/rulecall", "read_claims": "limit/tokens"} {
+		for call, module := range map[string]string{"rules_at": "limit/rulecall", "read_stated": "limit/tokens"} {
 			if strings.Contains(body, call+"(") { // the loop over a call's rules
 				_, read, _ := strings.Cut(modules()[module].raw, "local function "+call+"(")
 				body += read

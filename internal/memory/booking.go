@@ -30,7 +30,7 @@ func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 }
 
 // found is when the grant of each rule was that a token holds, 0 or less when there is none,
-// and until when a grant of any of the rules may be claimed by it.
+// and until when a grant of any of the rules can be found by its instant.
 func (c *call) found(token uint64) (held []int64, until int64) {
 	held = make([]int64, len(c.rules))
 	if token == 0 {
@@ -43,11 +43,11 @@ func (c *call) found(token uint64) (held []int64, until int64) {
 		if first == 0 {
 			first = held[i]
 		}
-		claimed := p.claimedUntil
-		if claimed == 0 && held[i] > 0 && p.kind != luascripts.Leases {
-			claimed = held[i] + p.counts() // who knew the token alone may know the instant later: it must not come back twice
+		stated := p.statedUntil
+		if stated == 0 && held[i] > 0 && p.kind != luascripts.Leases {
+			stated = held[i] + p.counts() // who knew the token alone may know the instant later: it must not come back twice
 		}
-		until = max(until, claimed)
+		until = max(until, stated)
 	}
 	return held, until
 }

@@ -60,7 +60,7 @@ func (c *call) read(i int, a *luascripts.RuleCall, from *keys) refusal {
 	p := &c.rules[i]
 	*p = ruleCall{
 		numbers: numbersOf(a.Numbers), now: c.now, extra: c.extra, index: i + 1,
-		id: a.ID, oneKey: a.OneKey, cost: int64(a.Cost), worth: a.Worth, claimedAt: microsOf(a.At), claimedUntil: microsOf(a.Until),
+		id: a.ID, oneKey: a.OneKey, cost: int64(a.Cost), worth: a.Worth, statedAt: microsOf(a.At), statedUntil: microsOf(a.Until),
 	}
 	if !p.covers(c.now) {
 		return refusal{status: luascripts.NotCovered, rule: p.index}

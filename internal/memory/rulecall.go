@@ -12,22 +12,22 @@ import (
 type ruleCall struct {
 	*numbers
 	*key
-	now, extra   int64
-	index        int // in the call, from 1
-	group        int // of rates on the same user key, from 1; 0 for leases
-	id           string
-	oneKey       int // rules with one key for all jobs have one number
-	cost         int64
-	worth        int64 // of a grant to give back
-	claimedAt    int64 // when it was, as its holder says; 0 when that is not known
-	claimedUntil int64
-	ruleClosed   int64
-	nobody       bool   // the key has no line; whoever is among the turns has gone
-	closed       int64  // until when the key or the rule is closed; 0 when open
-	state        state  // as the numbers see it
-	turns        *set   // of the call's policy
-	none         set    // the turns where the call has one rule
-	member       string // the job as a member of the line, "cost:job"; "" when the call is nobody's
+	now, extra  int64
+	index       int // in the call, from 1
+	group       int // of rates on the same user key, from 1; 0 for leases
+	id          string
+	oneKey      int // rules with one key for all jobs have one number
+	cost        int64
+	worth       int64 // of a grant to give back
+	statedAt    int64 // when it was, as its holder says; 0 when that is not known
+	statedUntil int64
+	ruleClosed  int64
+	nobody      bool   // the key has no line; whoever is among the turns has gone
+	closed      int64  // until when the key or the rule is closed; 0 when open
+	state       state  // as the numbers see it
+	turns       *set   // of the call's policy
+	none        set    // the turns where the call has one rule
+	member      string // the job as a member of the line, "cost:job"; "" when the call is nobody's
 
 	view        view
 	turnsLeft   []string // turns at the head that hold up nobody, see leftTurns
@@ -283,11 +283,11 @@ func (p *ruleCall) granted(token uint64, first int64) int64 {
 	if !known && p.index > 1 && p.kind != luascripts.Leases {
 		held, known = first, first != 0
 	}
-	if known || p.kind == luascripts.Leases || p.ledger.state == nil || p.claimedAt == 0 {
+	if known || p.kind == luascripts.Leases || p.ledger.state == nil || p.statedAt == 0 {
 		return held
 	}
-	if p.claimedAt <= p.state.newest() && p.claimedAt+copied <= p.now && p.now < p.claimedUntil {
-		return p.claimedAt
+	if p.statedAt <= p.state.newest() && p.statedAt+copied <= p.now && p.now < p.statedUntil {
+		return p.statedAt
 	}
 	return 0
 }

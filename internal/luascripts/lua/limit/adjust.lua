@@ -5,7 +5,7 @@
 -- ARGV[1]  token      8 bytes, the grant
 -- ARGV[2]  adjustment 8 bytes, which name this adjustment; the same is done once
 -- ARGV[3]  text       of the rules, see rulecall.lua
--- ARGV[4+] claims     2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
+-- ARGV[4+] stated     2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known
 -- returns  {status, rule, now_us, version, then when it is done what was spent of each rule, promotions}, integers; see with_promotions
 --          in line.lua
@@ -20,8 +20,8 @@ local rulecall = require("limit/rulecall")
 local max, min = math.max, math.min
 local outlive = ledger.outlive
 local promote, with_promotions = line.promote, line.with_promotions
-local grant, granted, held_at, keep_adjustment, lessen, read_claims =
-  tokens.grant, tokens.granted, tokens.held_at, tokens.keep_adjustment, tokens.lessen, tokens.read_claims
+local grant, granted, held_at, keep_adjustment, lessen, read_stated =
+  tokens.grant, tokens.granted, tokens.held_at, tokens.keep_adjustment, tokens.lessen, tokens.read_stated
 local open_rules, rules_at = rulecall.open_rules, rulecall.rules_at
 
 return function(keys, args)
@@ -31,7 +31,7 @@ return function(keys, args)
   local rules = rules_at(args[3], keys, 0, #keys, "", now)
   local failed, which, newer = open_rules(rules, now)
   if failed then return { failed, which, now, newer, 0 } end
-  read_claims(rules, args, 4)
+  read_stated(rules, args, 4)
   for _, rule in ipairs(rules) do -- each remembers it as long as what it corrects counts there
     if rule.want ~= 0 and held_at(rule, adjustment) then return { 0, 0, now, 0, 0 } end
   end

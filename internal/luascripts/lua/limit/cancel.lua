@@ -6,7 +6,7 @@
 -- ARGV[3]  back       what the job gets for a grant that is given back: 0 nothing, and it leaves its lines; 1 the first place in the
 --                     line, and it has no other; above 1 the first turn, promised for this instant, because a rule in another slot refuses
 -- ARGV[4]  text       of the rules, see rulecall.lua
--- ARGV[5+] claims     2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
+-- ARGV[5+] stated     2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known
 -- returns  {status, rule, now_us, version, promotions}, integers; see with_promotions in line.lua
 --          status 0 no such grant, 1 given back, 5 to 8 see ledger.lua, the version is that of 7; rule is the one that can't
@@ -21,7 +21,7 @@ local places = require("limit/places")
 local max = math.max
 local outlive = ledger.outlive
 local leave, promote, with_promotions = line.leave, line.promote, line.with_promotions
-local granted, read_claims, unspend, withdraw = tokens.granted, tokens.read_claims, tokens.unspend, tokens.withdraw
+local granted, read_stated, unspend, withdraw = tokens.granted, tokens.read_stated, tokens.unspend, tokens.withdraw
 local open_rules, rules_at = rulecall.open_rules, rulecall.rules_at
 local first_ticket, join_at, stands = places.first_ticket, places.join_at, places.stands
 
@@ -32,18 +32,18 @@ return function(keys, args)
   local rules = rules_at(args[4], keys, 0, #keys, job, now)
   local failed, which, newer = open_rules(rules, now)
   if failed then return { failed, which, now, newer, 0 } end
-  read_claims(rules, args, 5)
+  read_stated(rules, args, 5)
 
   -- each rule finds the grant, some by what the first one found; that one refuses until none of
-  -- them may be claimed by it. Who knew the token alone may know the instant later: it must not
+  -- them can be found by its instant. Who knew the token alone may know the instant later: it must not
   -- come back twice
-  local first, claimed_until = nil, 0
+  local first, stated_until = nil, 0
   for _, rule in ipairs(rules) do
     rule.found = token ~= "" and granted(rule, token, first) or nil
     first = first or rule.found
     local held = rule.found and rule.found > 0
-    if held and rule.claimed_until == 0 and not rule.kind.lease then rule.claimed_until = rule.found + rule.limit.counts end
-    claimed_until = max(claimed_until, rule.claimed_until)
+    if held and rule.stated_until == 0 and not rule.kind.lease then rule.stated_until = rule.found + rule.limit.counts end
+    stated_until = max(stated_until, rule.stated_until)
   end
 
   local given, at, promoted = 0, now, {}
@@ -55,8 +55,8 @@ return function(keys, args)
       stands(rule)
       leave(rule)
     end
-    if held and not rule.kind.lease then unspend(rule, now, held, rule.want, token, rule.claimed_worth) end
-    if token ~= "" and (i == 1 or rule.kind.lease) then withdraw(rule, token, rule.found, claimed_until, now) end
+    if held and not rule.kind.lease then unspend(rule, now, held, rule.want, token, rule.stated_worth) end
+    if token ~= "" and (i == 1 or rule.kind.lease) then withdraw(rule, token, rule.found, stated_until, now) end
     if i == 1 and held then
       given, at = 1, max(held, now)
     end

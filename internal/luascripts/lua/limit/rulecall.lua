@@ -18,7 +18,7 @@
 --   rule_of    limit, kind, n, W    the limit, and what is asked often of it
 --              index                which rule of the call it is, from 1
 --              want                 the cost
---              group, rule_closed, claimed_worth    as in the text
+--              group, rule_closed, stated_worth    as in the text
 --   set_keys   key, tokens, line, turns    the keys; key is that of the ledger
 --              now                  Redis' clock
 --              seen, askers         what the script knows already of all lines, and of all tokens
@@ -64,7 +64,7 @@ local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(
 local function rule_of(limit, index, cost, group, closed_us, worth)
   return {
     limit = limit, kind = limit.kind, n = limit.n, W = limit.W, index = index,
-    want = tonumber(cost), cost = cost, group = tonumber(group), rule_closed = tonumber(closed_us), claimed_worth = tonumber(worth),
+    want = tonumber(cost), cost = cost, group = tonumber(group), rule_closed = tonumber(closed_us), stated_worth = tonumber(worth),
     key = nil, tokens = nil, line = nil, turns = nil, now = nil, seen = nil, askers = nil, no_tokens = nil, member = nil, ledger = nil, closed = nil,
     nobody = nil, marked = nil, mixed = nil, top = nil, parked = nil, first_rank = nil, end_rank = nil, front = nil, in_line = nil, ticket = nil,
     waiting = nil, turns_ahead = nil, ahead = nil, by_ledger = nil, by_turns = nil, held_up = nil, no_turns = nil, in_turns = nil, missed = nil,
@@ -84,7 +84,7 @@ end
 
 local rules_of = memo(function(text)
   local rules, once = read_rules(text, 1), false
-  for _, rule in ipairs(rules) do once = once or rule.claimed_worth ~= 0 end
+  for _, rule in ipairs(rules) do once = once or rule.stated_worth ~= 0 end
   return { rules = rules, once = once }
 end)
 

@@ -169,28 +169,28 @@ local function unspend(rule, now, at, cost, token, worth)
   give_back(rule, now, at, cost, worth)
 end
 
--- read_claims reads what the holder of a grant says about it: of each rule two arguments from
+-- read_stated reads what the holder of a grant says about it: of each rule two arguments from
 -- args[from] on, its instant and until when it may be found by that
-local function read_claims(rules, args, from)
+local function read_stated(rules, args, from)
   for i, rule in ipairs(rules) do
-    rule.claimed_at, rule.claimed_until = tonumber(args[2 * i + from - 2]), tonumber(args[2 * i + from - 1])
+    rule.stated_at, rule.stated_until = tonumber(args[2 * i + from - 2]), tonumber(args[2 * i + from - 1])
   end
 end
 
 -- granted is the instant of the grant of a token. Each rule looks the token up: the first one and leases remember it, the others
 -- when it is in their header, or that of an adjustment. Else they take what the first rule found. When the token is forgotten, the
--- instant that the holder claims counts, if there may have been a grant then
+-- instant that the holder states counts, if there may have been a grant then
 local function granted(rule, token, first)
   local of, held = rule.ledger, held_at(rule, token)
   if not held and rule.index > 1 and not rule.kind.lease then held = first end
-  if held or rule.kind.lease or not of.known or rule.claimed_at == 0 then return held end
-  if rule.claimed_at <= of.newest and rule.claimed_at + COPY <= rule.now and rule.now < rule.claimed_until then return rule.claimed_at end
+  if held or rule.kind.lease or not of.known or rule.stated_at == 0 then return held end
+  if rule.stated_at <= of.newest and rule.stated_at + COPY <= rule.now and rule.now < rule.stated_until then return rule.stated_at end
 end
 
--- withdraw makes a token refuse from now on, at least until `claimed_until`: until then its holder may still claim
--- the grant by its instant. `held` is what held_at answered. A token that refuses already does not refuse for less long
-local function withdraw(rule, token, held, claimed_until, now)
-  local since = max(now, claimed_until - COPY, -(held or 0))
+-- withdraw makes a token refuse from now on, at least until `stated_until`: until then its holder may still state
+-- the instant of the grant. `held` is what held_at answered. A token that refuses already does not refuse for less long
+local function withdraw(rule, token, held, stated_until, now)
+  local since = max(now, stated_until - COPY, -(held or 0))
   call("ZADD", rule.tokens, int(-since), token)
   forget_old(rule.tokens, "(" .. int(COPY - now), "(0")
   live(rule.tokens, since + COPY - now)
@@ -209,7 +209,7 @@ end
 local function lessen(rule, now, held, token)
   local of = rule.ledger
   local newest = of.token == token and of.newest
-  give_back(rule, now, held, -rule.want, rule.claimed_worth)
+  give_back(rule, now, held, -rule.want, rule.stated_worth)
   if not newest or of.newest == newest then return end
   local second = of.second
   forget(rule)
@@ -219,7 +219,7 @@ local function lessen(rule, now, held, token)
 end
 
 return {
-  keep_adjustment = keep_adjustment, grant = grant, granted = granted, held_at = held_at, lessen = lessen, put = put, read_claims = read_claims,
+  keep_adjustment = keep_adjustment, grant = grant, granted = granted, held_at = held_at, lessen = lessen, put = put, read_stated = read_stated,
   spend = spend, spend_all = spend_all, unspend = unspend,
   withdraw = withdraw,
 }

@@ -79,8 +79,8 @@ local function pool_of(hw)
   return has_form(hw) and string.sub(hw, 6, 9) or ANY
 end
 
--- claimed_by is the field with another pool, nil where there is none
-local function claimed_by(pool, hw)
+-- with_pool is the field of a task with another pool, nil where there is none
+local function with_pool(pool, hw)
   return has_form(hw) and string.sub(hw, 1, 5) .. pool .. string.sub(hw, 10) or nil
 end
 
@@ -102,7 +102,7 @@ local function ended(state)
 end
 
 return {
-  ANY = ANY, NOT_OURS = NOT_OURS, NO_WAIT = NO_WAIT, claimed_by = claimed_by, read_hw = read_hw, deferred_as = deferred_as,
+  ANY = ANY, NOT_OURS = NOT_OURS, NO_WAIT = NO_WAIT, with_pool = with_pool, read_hw = read_hw, deferred_as = deferred_as,
   ended_as = ended_as, instant = instant, moved_to = moved_to, score_is_ours = score_is_ours, ended = ended,
   pool_of = pool_of, second_net = second_net, waiting = waiting, woken_as = woken_as,
 }

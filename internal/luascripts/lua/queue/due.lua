@@ -17,7 +17,7 @@ local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
 local min = math.min
 local long, parted = taskid.long, taskid.parted
-local ANY, claimed_by, pool_of = deferred.ANY, deferred.claimed_by, deferred.pool_of
+local ANY, with_pool, pool_of = deferred.ANY, deferred.with_pool, deferred.pool_of
 
 return function(keys, args)
   local due, prefix, lead, room = keys[1], args[1], tonumber(args[2]), tonumber(args[3])
@@ -57,7 +57,7 @@ return function(keys, args)
       more = 1
       return false
     else
-      local hw = pool == ANY and mark ~= ANY and waits < free and claimed_by(mark, h[2])
+      local hw = pool == ANY and mark ~= ANY and waits < free and with_pool(mark, h[2])
       if hw then redis.pcall("HSET", task, "hw", hw) end -- a Redis that is full may refuse it: then all pools have it
       list(at, short, state, record, pool)
       waits = waits + 1
