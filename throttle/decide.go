@@ -160,7 +160,7 @@ func (a *acquisition) fill(c *luascripts.Call) {
 	p.oneKey.mark(ruleCalls)
 	c.AcquireArgs = luascripts.AcquireArgs{
 		Rules: ruleCalls, Policy: p.name, Token: uint64(r.Token), Job: r.Job,
-		Mode: a.mode, Inline: inline, MaxWait: longest, WantLeft: r.wantLeft, Hold: p.cfg.HoldAfterFailover,
+		Mode: a.mode, Inline: inline, MaxWait: longest, WantLeft: r.wantLeft, HoldAfterFailover: p.cfg.HoldAfterFailover,
 		Durable: luascripts.Durability{Replicas: p.cfg.Replicas, Within: p.cfg.ReplicasWithin}, Forms: &p.forms,
 	}
 }

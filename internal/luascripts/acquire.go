@@ -25,19 +25,19 @@ var ErrRetrySingly = errors.New("luascripts: the call failed among others")
 // AcquireArgs are the arguments of one call of acquire.lua. Token is not zero.
 // MaxWait below zero means any wait.
 type AcquireArgs struct {
-	Rules    []RuleCall // narrowest first, 1 to RulesMax; those of kind Leases last
-	Policy   string     // whose turns count; "" for a policy of one rule
-	Gate     Gate
-	Token    uint64
-	Job      string
-	Mode     Mode
-	Inline   time.Duration
-	MaxWait  time.Duration
-	WantLeft bool         // the permits that are left, too
-	Durable  Durability   // of a grant; the server's own where it is zero
-	Hold     bool         // nothing is granted while permits may count that the server has not heard of
-	Known    []KnownLimit // by rule, when Redis is to look whether the limits still hold; such a call is sent alone
-	Forms    *CallForms   // of calls before, with which it may share its form; nil for none
+	Rules             []RuleCall // narrowest first, 1 to RulesMax; those of kind Leases last
+	Policy            string     // whose turns count; "" for a policy of one rule
+	Gate              Gate
+	Token             uint64
+	Job               string
+	Mode              Mode
+	Inline            time.Duration
+	MaxWait           time.Duration
+	WantLeft          bool         // the permits that are left, too
+	Durable           Durability   // of a grant; the server's own where it is zero
+	HoldAfterFailover bool         // nothing is granted while permits may count that the server has not heard of
+	Known             []KnownLimit // by rule, when Redis is to look whether the limits still hold; such a call is sent alone
+	Forms             *CallForms   // of calls before, with which it may share its form; nil for none
 }
 
 // KnownLimit is what a caller knows of the stored limit of a rule, and of its closing: the versions of
@@ -101,8 +101,8 @@ func AcquireMany(ctx context.Context, c redis.Scripter, calls []*Call) error {
 // readMany reads the answers to calls that were sent together.
 func readMany(calls []*Call, r *reply, said *confirmation) error {
 	now := r.time()
-	if r.err != nil && rediserr.Of(r.err).Answered() && len(calls) > 1 && slices.ContainsFunc(calls, func(c *Call) bool { return c.Hold }) {
-		for _, call := range calls { // those that don't hold may run as a script
+	if r.err != nil && rediserr.Of(r.err).Answered() && len(calls) > 1 && slices.ContainsFunc(calls, func(c *Call) bool { return c.HoldAfterFailover }) {
+		for _, call := range calls { // those that do not hold after a failover may run as a script
 			call.Err = ErrRetrySingly
 		}
 		return nil
@@ -148,7 +148,7 @@ func (a *AcquireArgs) form() string {
 		b = append(strconv.AppendInt(b, n, 10), '|')
 	}
 	b = append(append(b, a.Gate.text()...), '|')
-	for _, n := range [...]int{flag(a.WantLeft), flag(a.Policy != ""), flag(a.Hold) + 2*flag(a.Durable.Replicas > 0)} {
+	for _, n := range [...]int{flag(a.WantLeft), flag(a.Policy != ""), flag(a.HoldAfterFailover) + 2*flag(a.Durable.Replicas > 0)} {
 		b = append(b, '0'+byte(n), '|')
 	}
 	return string(appendRules(b, a.Rules))
@@ -164,7 +164,7 @@ func acquireCommand(calls []*Call) command {
 		if c.Durable.Replicas > 0 {
 			confirm = confirm.strictest(c.Durable)
 		}
-		onlyFunctions = onlyFunctions || c.Hold
+		onlyFunctions = onlyFunctions || c.HoldAfterFailover
 		keys = c.appendKeys(keys)
 	}
 	args := make([]any, firstKey, firstKey+len(keys)+len(calls)+2)
@@ -322,7 +322,7 @@ func (f *CallForms) of(a *AcquireArgs) *callForm {
 // alike says that calls without a gate differ in nothing but keys, token and job:
 // they have one form.
 func alike(a, b *AcquireArgs) bool {
-	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.WantLeft != b.WantLeft || a.Hold != b.Hold ||
+	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.WantLeft != b.WantLeft || a.HoldAfterFailover != b.HoldAfterFailover ||
 		(a.Durable.Replicas > 0) != (b.Durable.Replicas > 0) || (a.Policy == "") != (b.Policy == "") {
 		return false
 	}

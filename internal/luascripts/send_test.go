@@ -128,7 +128,8 @@ func TestRightsThatAreMended(t *testing.T) {
 	r.left.Store(2)
 	rdb.AddHook(r)
 	grantedBy(t, rdb, "a")
-	args := AcquireArgs{Rules: one(NewLimitKeys("hw", "sms", "b"), Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}, 1), Token: 1, MaxWait: -1, Hold: true}
+	rules := one(NewLimitKeys("hw", "sms", "b"), Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}, 1)
+	args := AcquireArgs{Rules: rules, Token: 1, MaxWait: -1, HoldAfterFailover: true}
 	if _, err := Acquire(t.Context(), rdb, args); err == nil {
 		t.Error("Acquire that needs functions is answered, want an error while the user has no right")
 	}

@@ -55,39 +55,39 @@ local function counts_until(rule, at)
 end
 
 -- close_after_failover closes the rules of a form until what this server may have forgotten has stopped to count.
--- Where nobody can say how long that is, the form has a text in `hold_fault`, and its calls fail
+-- Where nobody can say how long that is, the form has a text in `failover_fault`, and its calls fail
 local function close_after_failover(form, now)
   local from, fault = complete_since(now)
-  form.hold_fault = fault
+  form.failover_fault = fault
   if fault then
     form.short = false
     return
   end
-  local held = false
+  local any_closed = false
   for i, rule in ipairs(form.rules) do
-    local open = counts_until(rule, from)
-    held = held or open > now
-    rule.rule_closed = max(form.closings[i], open)
+    local opens = counts_until(rule, from)
+    any_closed = any_closed or opens > now
+    rule.rule_closed = max(form.closings[i], opens)
   end
-  form.short = form.may_be_short and not held
+  form.short = form.may_be_short and not any_closed
 end
 
 -- A form is what calls share. Beside what the text says it has:
---   keys          how many keys a call has
---   worthy        true when an answer says what a permit is worth
---   first_grants  true when a key without a ledger is granted by one write of its kind
---   may_be_short  true when shortcut.lua may answer; short: and nothing is closed now, see close_after_failover
---   closings      until when each rule is closed, as the text says
---   hold          true when nothing is granted while permits may count that this server has not heard of
---   confirmed     true when a WAIT comes behind the call
---   hold_fault    why nobody can tell until when the rules are to be closed
---   once          true when a text like this hardly comes again, see memo.lua
+--   keys                 how many keys a call has
+--   worthy               true when an answer says what a permit is worth
+--   first_grants         true when a key without a ledger is granted by one write of its kind
+--   may_be_short         true when shortcut.lua may answer; short: and nothing is closed now, see close_after_failover
+--   closings             until when each rule is closed, as the text says
+--   hold_after_failover  true when nothing is granted while permits may count that this server has not heard of
+--   confirmed            true when a WAIT comes behind the call
+--   failover_fault       why nobody can tell until when the rules are to be closed
+--   once                 true when a text like this hardly comes again, see memo.lua
 local read_form = memo(function(text)
   local mode, inline, longest, open, want_left, turns, safe, from = match(text, FORM)
   local form = {
     mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), want_left = want_left == "1",
-    turns = turns == "1", hold = safe == "1" or safe == "3", confirmed = safe > "1",
-    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, hold_fault = nil,
+    turns = turns == "1", hold_after_failover = safe == "1" or safe == "3", confirmed = safe > "1",
+    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, failover_fault = nil,
     first_grants = false, once = tonumber(longest) > 0,
   }
   form.keys = (form.turns and 4 or 3) * #form.rules + (form.gate and 1 or 0)
@@ -102,7 +102,7 @@ end)
 
 local function form_of(text, now)
   local form = read_form(text)
-  if form.hold then close_after_failover(form, now) end
+  if form.hold_after_failover then close_after_failover(form, now) end
   return form
 end
 

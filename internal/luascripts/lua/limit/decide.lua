@@ -308,7 +308,7 @@ end
 
 -- decide answers a call of a form whose keys stand behind keys[k]
 local function decide(script, form, keys, k, text)
-  if form.hold_fault then error(form.hold_fault) end
+  if form.failover_fault then error(form.failover_fault) end
   local now, rules, gate, mode, longest = script.now, form.rules, form.gate, form.mode, form.longest
   local token = string.sub(text, 2, 9)
 
