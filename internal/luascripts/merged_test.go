@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The tokens of a key that is never idle do not grow: what is older than COPY and
+// The tokens of a key that is never idle do not grow: what is older than RESENT_WITHIN and
 // the window goes as fast as new ones come, also when calls come merged.
 func TestMergedCallsForgetOldTokens(t *testing.T) {
 	t.Parallel()

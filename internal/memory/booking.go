@@ -183,7 +183,7 @@ func (p *ruleCall) spend(at int64, token uint64) {
 	if !second {
 		p.tokens.remember(was, wasAt, p.now, p.extra)
 	}
-	if p.w < copied && p.index == 1 {
+	if p.w < resentWithin && p.index == 1 {
 		p.tokens.remember(token, at, p.now, p.extra)
 	}
 }

@@ -281,14 +281,14 @@ func (a ahead) end() int64 {
 	return max(line, turns)
 }
 
-// copied is how long a copy of a call may take to arrive, in microseconds.
-const copied = 60_000_000
+// resentWithin: when the reply to a call is lost, the call comes again within this time, in microseconds, or never.
+const resentWithin = 60_000_000
 
 // chargeScore is how far below minus its instant the score of a correction is.
 const chargeScore = 1 << 52
 
 // tokens are three things, told apart by their scores. Attempts that hold a grant have its
-// instant. Attempts that were withdrawn have the negative time of that, or of `copied` before
+// instant. Attempts that were withdrawn have the negative time of that, or of `resentWithin` before
 // their grant does not count any more. Corrections of charges lie below -chargeScore.
 type tokens struct {
 	sorted[uint64]
@@ -297,26 +297,26 @@ type tokens struct {
 
 // remember keeps a token as long as a copy of its call may still arrive.
 func (t *tokens) remember(token uint64, at, now, extra int64) {
-	if _, known := t.score(token); known || token == 0 || at+copied <= now {
+	if _, known := t.score(token); known || token == 0 || at+resentWithin <= now {
 		return
 	}
 	t.add(token, at)
-	t.trim(0, now-copied+1)
-	t.live(now, at+copied-now+extra)
+	t.trim(0, now-resentWithin+1)
+	t.live(now, at+resentWithin-now+extra)
 }
 
 // withdraw makes a token refuse from now on, at least until an instant. One that
 // refused already, of which held is the score, does not for less long.
 func (t *tokens) withdraw(token uint64, held, until, now, extra int64) {
-	since := max(now, until-copied, -held)
+	since := max(now, until-resentWithin, -held)
 	t.add(token, -since)
-	t.trim(copied-now+1, 0)
-	t.live(now, since+copied-now+extra)
+	t.trim(resentWithin-now+1, 0)
+	t.live(now, since+resentWithin-now+extra)
 }
 
 // charge remembers a correction as long as what it charged at an instant counts.
 func (t *tokens) charge(token uint64, at, counts, now, extra int64) {
-	keep := max(counts, copied)
+	keep := max(counts, resentWithin)
 	t.add(token, -chargeScore-at)
 	t.trim(keep-now-chargeScore, -chargeScore)
 	t.live(now, at+keep-now+extra)

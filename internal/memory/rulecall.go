@@ -90,12 +90,12 @@ func (p *ruleCall) grantable() bool {
 
 // chargeable is a state that earliest must be told whole jobs of: what one leaves over of a window
 // may be too little for the next.
-type chargeable interface{ copy() state }
+type chargeable interface{ scratch() state }
 
-func (f *fixed) copy() state    { c := *f; return &c }
-func (c *calendar) copy() state { d := *c; return &d }
-func (s *step) copy() state     { c := *s; return &c }
-func (s *sliding) copy() state  { return &sliding{slices.Clone(s.ring), s.head} }
+func (f *fixed) scratch() state    { c := *f; return &c }
+func (c *calendar) scratch() state { d := *c; return &d }
+func (s *step) scratch() state     { c := *s; return &c }
+func (s *sliding) scratch() state  { return &sliding{slices.Clone(s.ring), s.head} }
 
 // gone is the state after the first jobs ahead were granted, each as a whole and as early as it can
 // be. The other results are how many permits still go before the job then, and the instant at which
@@ -124,7 +124,7 @@ func (p *ruleCall) gone(now int64) (s state, left, headAt int64) {
 		return s, left, headAt
 	}
 	if len(costs) > 0 {
-		s = of.copy()
+		s = of.scratch()
 	}
 	for i, cost := range costs {
 		at := s.earliest(p.numbers, now, 0, cost)
@@ -142,7 +142,7 @@ func (p *ruleCall) follow(now int64) func(cost int64) int64 {
 	s, left, more := p.state, int64(0), wholes
 	of, whole := s.(chargeable)
 	if whole {
-		s = of.copy()
+		s = of.scratch()
 	}
 	return func(cost int64) int64 {
 		at := earliest(p.numbers, s, now, left, cost)
@@ -266,7 +266,7 @@ func (p *ruleCall) heldAt(token uint64) (at int64, known bool) {
 	switch {
 	case at < -chargeScore:
 		return -at - chargeScore, true
-	case at > 0 && at+copied <= p.now: // no copy of its call is expected any more
+	case at > 0 && at+resentWithin <= p.now: // no copy of its call is expected any more
 		p.tokens.drop(token)
 		return 0, false
 	}
@@ -286,7 +286,7 @@ func (p *ruleCall) granted(token uint64, first int64) int64 {
 	if known || p.kind == luascripts.Leases || p.ledger.state == nil || p.statedAt == 0 {
 		return held
 	}
-	if p.statedAt <= p.state.newest() && p.statedAt+copied <= p.now && p.now < p.statedUntil {
+	if p.statedAt <= p.state.newest() && p.statedAt+resentWithin <= p.now && p.now < p.statedUntil {
 		return p.statedAt
 	}
 	return 0

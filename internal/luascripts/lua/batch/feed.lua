@@ -33,7 +33,7 @@ local numbers = require("lib/numbers")
 local insert_task = require("queue/insert_task")
 local batch = require("batch/batch")
 local floor, max, min = math.floor, math.max, math.min
-local COPY, int, life = numbers.COPY, numbers.int, numbers.life
+local RESENT_WITHIN, int, life = numbers.RESENT_WITHIN, numbers.int, numbers.life
 local put, put_and_publish = insert_task.put, insert_task.put_and_publish
 local NEWER, finish, newer = batch.NEWER, batch.finish, batch.newer
 
@@ -109,7 +109,7 @@ return function(keys, args)
       reply[4], letters[1] = 1, "c"
     end
   end
-  redis.call("SET", sent, table.concat(letters), "PX", int(life(COPY)))
+  redis.call("SET", sent, table.concat(letters), "PX", int(life(RESENT_WITHIN)))
   put_and_publish(queue, now)
   return reply
 end

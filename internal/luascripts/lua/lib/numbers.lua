@@ -4,7 +4,7 @@
 -- what a function takes costs as much as the function.
 
 local call, format = redis.call, string.format
-local COPY = 60000000 -- a copy of a call is not expected later than this
+local RESENT_WITHIN = 60000000 -- when the reply to a call is lost, the call comes again within this time, or never
 local NO_TOKEN = "\0\0\0\0\0\0\0\0" -- in place of a grant's token
 
 -- tostring and .. cut a number to 14 digits; a time in microseconds has 16
@@ -40,5 +40,5 @@ local function live(key, us)
 end
 
 return {
-  COPY = COPY, NO_TOKEN = NO_TOKEN, int = int, is = is, life = life, live = live,
+  RESENT_WITHIN = RESENT_WITHIN, NO_TOKEN = NO_TOKEN, int = int, is = is, life = life, live = live,
 }

@@ -39,7 +39,7 @@ local rulecall = require("limit/rulecall")
 local gate = require("limit/gate")
 local decisions = require("limit/decide")
 local shortcut = require("limit/shortcut")
-local COPY = numbers.COPY
+local RESENT_WITHIN = numbers.RESENT_WITHIN
 local BOOK, decide, put_all = decisions.BOOK, decisions.decide, decisions.put_all
 
 local call, byte, sub, match, ceil, max = redis.call, string.byte, string.sub, string.match, math.ceil, math.max
@@ -93,7 +93,7 @@ local read_form = memo(function(text)
   form.keys = (form.turns and 4 or 3) * #form.rules + (form.gate and 1 or 0)
   for _, rule in ipairs(form.rules) do form.worthy = form.worthy or rule.kind.worth ~= nil or rule.kind.lease ~= nil end
   local first = form.rules[1]
-  form.first_grants = first.kind.first_grant and first.want == 1 and first.W >= COPY -- its first token is in the ledger alone
+  form.first_grants = first.kind.first_grant and first.want == 1 and first.W >= RESENT_WITHIN -- its first token is in the ledger alone
   form.may_be_short = #form.rules == 1 and form.mode < BOOK and not (form.gate or form.want_left or first.kind.lease) and first.rule_closed == 0
   form.short = form.may_be_short
   for i, rule in ipairs(form.rules) do form.closings[i] = rule.rule_closed end

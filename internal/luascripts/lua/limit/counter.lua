@@ -53,7 +53,7 @@ local function spend(ledger, at, cost, from)
   ledger.used, ledger.newest, ledger.taken = ledger.used + cost, at, ledger.taken + cost
 end
 
-local function copy(ledger)
+local function scratch(ledger)
   local other = {}
   for name, value in pairs(ledger) do other[name] = value end
   return other
@@ -156,7 +156,7 @@ local counter = {
 -- `fixed n/W`, at most n permits in a window that begins with the
 -- first of them. The tally is all there is to know.
 counter.fixed = {
-  copy = copy, fresh = fresh, grants = grants, read = read, value = value,
+  scratch = scratch, fresh = fresh, grants = grants, read = read, value = value,
   settle = function(limit, old, ledger)
     fit(limit, ledger)
     if limit.W > old.W and ledger.before > 0 and ledger.before_at + limit.W > ledger.newest then recount(limit, ledger) end -- one window may hold both now
@@ -207,7 +207,7 @@ local function used(limit, ledger, i)
 end
 
 counter.calendar = {
-  copy = copy, fresh = fresh, grants = grants, read = read, value = value,
+  scratch = scratch, fresh = fresh, grants = grants, read = read, value = value,
   numbers = function(limit)
     if not limit.more then return end -- the bounds of another day are no other limit
     limit.bounds = {}
@@ -253,7 +253,7 @@ end
 counter.step = {
   doubles = 3,
   no_debt = true,
-  copy = copy, grants = grants, read = read, value = value,
+  scratch = scratch, grants = grants, read = read, value = value,
   numbers = function(limit)
     limit.a = limit.a or tonumber(limit.more)
     limit.burst = limit.a

@@ -8,7 +8,7 @@ local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local max = math.max
 local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earliest, ledger.worth
-local COPY, NONE, OFFERED = numbers.COPY, line.NONE, line.OFFERED
+local RESENT_WITHIN, NONE, OFFERED = numbers.RESENT_WITHIN, line.NONE, line.OFFERED
 local anybody, leave, missed, open_line, promote, park, promised =
   line.anybody, line.leave, line.missed, line.open_line, line.promote, line.park, line.promised
 local held_at, put, spend = tokens.held_at, tokens.put, tokens.spend
@@ -85,13 +85,13 @@ local function done(rules, now)
   end
 end
 
--- check_keys_of_one finds for a call that comes alone whether anybody waits. When the newest grant is older than COPY, there
+-- check_keys_of_one finds for a call that comes alone whether anybody waits. When the newest grant is older than RESENT_WITHIN, there
 -- are probably no tokens: then it asks for them in the same command, and without any no rule has to look for one
 local function check_keys_of_one(script, rules)
   if script.opened then return end -- for all calls of the script, see acquire.lua
   local first, keys = rules[1], script.names
   local of = first.ledger
-  local quiet = of and of.newest + COPY <= script.now
+  local quiet = of and of.newest + RESENT_WITHIN <= script.now
   for i, rule in ipairs(rules) do keys[i] = rule.line end
   if quiet then keys[#rules + 1] = first.tokens end
   local some = redis.call("EXISTS", unpack(keys, 1, #rules + (quiet and 1 or 0))) > 0

@@ -35,7 +35,7 @@
 --                                       adjust.lua: to give back more than that later would free what others spent
 --   lease, offer, anew                  see leases.lua
 --   first_grant(limit, key, token, now) writes the first grant on a key that has no ledger, see shortcut.lua
---   copy(ledger)                        a ledger to charge in vain, where earliest must be told whole jobs: what one leaves over of a window
+--   scratch(ledger)                     a ledger to charge in vain, where earliest must be told whole jobs: what one leaves over of a window
 --                                       may be too little for the next, see line.lua
 
 local numbers = require("lib/numbers")

@@ -253,7 +253,7 @@ local function count_ahead(rule)
     if behind then rule.ahead = rule.ahead + permits(rule, rule.waiting, rule.turns_ahead, behind) end
   else
     rule.ahead = many * cost
-    if rule.kind.copy and (cost > 1 or rule.want > 1) then
+    if rule.kind.scratch and (cost > 1 or rule.want > 1) then
       rule.costs = {}
       for i = 1, min(many, WHOLE) do rule.costs[i] = cost end
     end
@@ -266,14 +266,14 @@ end
 local function gone(rule, now)
   local costs, kind, limit, left, head_at = rule.costs, rule.kind, rule.limit, rule.ahead, nil
   if not costs then return rule.ledger, left end
-  if not kind.copy then
+  if not kind.scratch then
     if rule.head then
       for i = 1, rule.head - 1 do head_at = (head_at or 0) + costs[i] end
       head_at = kind.earliest(limit, rule.ledger, now, head_at or 0, costs[rule.head])
     end
     return rule.ledger, left, head_at
   end
-  local of = kind.copy(rule.ledger)
+  local of = kind.scratch(rule.ledger)
   for i, cost in ipairs(costs) do
     local at = kind.earliest(limit, of, now, 0, cost)
     if i == rule.head then head_at = at end
@@ -287,10 +287,10 @@ end
 -- the jobs that `gone` let go
 local function follow(rule, now, of, left)
   local kind, limit, more = rule.kind, rule.limit, WHOLE - #(rule.costs or NONE)
-  if rule.kind.copy and of == rule.ledger then of = kind.copy(of) end
+  if rule.kind.scratch and of == rule.ledger then of = kind.scratch(of) end
   return function(cost)
     local at = min(kind.earliest(limit, of, now, left, cost), NEVER)
-    if left == 0 and more > 0 and kind.copy and (rule.mixed or cost > 1) then
+    if left == 0 and more > 0 and kind.scratch and (rule.mixed or cost > 1) then
       kind.charge(limit, of, at, cost)
       more = more - 1
     else

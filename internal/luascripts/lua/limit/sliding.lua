@@ -191,7 +191,7 @@ return {
     return list
   end,
 
-  copy = function(ledger)
+  scratch = function(ledger)
     local other = {}
     for name, value in pairs(ledger) do other[name] = value end
     other.runs = { unpack(ledger.runs) }

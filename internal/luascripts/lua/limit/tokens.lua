@@ -9,7 +9,7 @@
 --
 -- tokens  sorted set of tokens. The score says what became of each:
 --           the instant of its grant; of a lease the instant at which it ends, see leases.lua
---           -t                        it was withdrawn at t; or t is COPY before its grant stops to count, if that is later
+--           -t                        it was withdrawn at t; or t is RESENT_WITHIN before its grant stops to count, if that is later
 --           -ADJUSTMENTS - instant    an adjustment, with the instant of what was paid more, as long as that counts
 --
 -- A token whose copy may not arrive any more counts as forgotten, whether it is still there or not:
@@ -21,7 +21,7 @@
 local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
 local max, min = math.max, math.min
-local COPY, NO_TOKEN, int, live = numbers.COPY, numbers.NO_TOKEN, numbers.int, numbers.live
+local RESENT_WITHIN, NO_TOKEN, int, live = numbers.RESENT_WITHIN, numbers.NO_TOKEN, numbers.int, numbers.live
 local write = ledger.write
 
 local call, byte, sub = redis.call, string.byte, string.sub
@@ -54,7 +54,7 @@ local function held_at(rule, token)
   if lease then -- no lease begins after the newest one, or now. Its end less a length that was made shorter meanwhile may lie behind that
     return at > rule.now and min(at - rule.W, max(rule.now, of.newest)) or nil
   end
-  if at + COPY > rule.now then return at end
+  if at + RESENT_WITHIN > rule.now then return at end
   of.old = of.old or {} -- a new grant of it is remembered with a new instant
   of.old[#of.old + 1] = token
 end
@@ -71,9 +71,9 @@ local function remember(tokens, list, now)
   if new == 0 then return end -- it was there
   local again = 2 * new < #list and sub(list[1], 1, STRETCH) == sub(last, 1, STRETCH) -- the grant before is there, of the same stretch
   if not again or byte(list[2], 8) < 32 then -- one call in eight, which clears more than the eight add
-    forget_old(tokens, "0", int(now - COPY), 64 + 8 * #list)
+    forget_old(tokens, "0", int(now - RESENT_WITHIN), 64 + 8 * #list)
   end
-  if not again then live(tokens, last + COPY + 100000 - now) end
+  if not again then live(tokens, last + RESENT_WITHIN + 100000 - now) end
 end
 
 -- spend makes a grant of a rule, which put writes
@@ -81,8 +81,8 @@ local function spend(rule, now, at, token)
   local of = rule.ledger
   local list, kind, newest, held, index = of.list, rule.kind, of.newest, of.token, rule.index
   if not kind.lease then
-    local first = index == 1 and rule.W < COPY
-    local before = newest + COPY > now and held ~= NO_TOKEN and not of.second and not (list and rule.W < COPY)
+    local first = index == 1 and rule.W < RESENT_WITHIN
+    local before = newest + RESENT_WITHIN > now and held ~= NO_TOKEN and not of.second and not (list and rule.W < RESENT_WITHIN)
     if of.granted then
       if before then of.granted[held] = of.granted.scores and of.granted.scores[held] or newest end
       of.granted[token] = at
@@ -184,21 +184,21 @@ local function granted(rule, token, first)
   local of, held = rule.ledger, held_at(rule, token)
   if not held and rule.index > 1 and not rule.kind.lease then held = first end
   if held or rule.kind.lease or not of.known or rule.stated_at == 0 then return held end
-  if rule.stated_at <= of.newest and rule.stated_at + COPY <= rule.now and rule.now < rule.stated_until then return rule.stated_at end
+  if rule.stated_at <= of.newest and rule.stated_at + RESENT_WITHIN <= rule.now and rule.now < rule.stated_until then return rule.stated_at end
 end
 
 -- withdraw makes a token refuse from now on, at least until `stated_until`: until then its holder may still state
 -- the instant of the grant. `held` is what held_at answered. A token that refuses already does not refuse for less long
 local function withdraw(rule, token, held, stated_until, now)
-  local since = max(now, stated_until - COPY, -(held or 0))
+  local since = max(now, stated_until - RESENT_WITHIN, -(held or 0))
   call("ZADD", rule.tokens, int(-since), token)
-  forget_old(rule.tokens, "(" .. int(COPY - now), "(0")
-  live(rule.tokens, since + COPY - now)
+  forget_old(rule.tokens, "(" .. int(RESENT_WITHIN - now), "(0")
+  live(rule.tokens, since + RESENT_WITHIN - now)
 end
 
 -- keep_adjustment keeps an adjustment, so that it is done once, and what it paid at an instant is found
 local function keep_adjustment(rule, adjustment, at, now)
-  local keep = max(rule.limit.counts, COPY)
+  local keep = max(rule.limit.counts, RESENT_WITHIN)
   call("ZADD", rule.tokens, int(-ADJUSTMENTS - at), adjustment)
   forget_old(rule.tokens, int(keep - now - ADJUSTMENTS), "(" .. int(-ADJUSTMENTS))
   live(rule.tokens, at + keep - now)
@@ -213,7 +213,7 @@ local function lessen(rule, now, held, token)
   if not newest or of.newest == newest then return end
   local second = of.second
   forget(rule)
-  if newest + COPY > now and not second then
+  if newest + RESENT_WITHIN > now and not second then
     remember(of.tokens, { int(newest), token }, now)
   end
 end

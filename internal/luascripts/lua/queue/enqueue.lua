@@ -19,7 +19,7 @@
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
 local insert_task = require("queue/insert_task")
-local COPY, int, life = numbers.COPY, numbers.int, numbers.life
+local RESENT_WITHIN, int, life = numbers.RESENT_WITHIN, numbers.int, numbers.life
 local put, put_and_publish = insert_task.put, insert_task.put_and_publish
 
 return function(keys, args)
@@ -38,7 +38,7 @@ return function(keys, args)
     reply[i] = put(args, queue, now, keys[3 + 2 * i], keys[4 + 2 * i], FIELDS * (i - 1) + 2)
     letters[i] = string.char(reply[i] + 98)
   end
-  redis.call("SET", sent, table.concat(letters), "PX", int(life(COPY)))
+  redis.call("SET", sent, table.concat(letters), "PX", int(life(RESENT_WITHIN)))
   put_and_publish(queue, now)
   return reply
 end
