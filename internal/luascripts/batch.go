@@ -215,14 +215,14 @@ type BatchClaimArgs struct {
 // BatchClaim runs batchclaim.lua.
 func BatchClaim(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchClaimArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
-	r := run(ctx, c, batchClaimScript, 3, []string{of.record, of.open}, tokenText(a.Owner), micros(max(0, a.Lease)), instant(a.Rebooked), flag(a.Renew))
+	r := run(ctx, c, batchClaimScript, 3, []string{of.record, of.unfinished}, tokenText(a.Owner), micros(max(0, a.Lease)), instant(a.Rebooked), flag(a.Renew))
 	return r.batchReply(a.ID)
 }
 
-// batchReply reads {status, now, open, record}; there is no record with ClaimGone, which is
+// batchReply reads {status, now, unfinished, record}; there is no record with ClaimGone, which is
 // SetGone, too.
 func (r *reply) batchReply(id string) (BatchReply, error) {
-	reply := BatchReply{Status: r.int(), BatchView: BatchView{Now: r.time(), Open: int(r.int())}}
+	reply := BatchReply{Status: r.int(), BatchView: BatchView{Now: r.time(), Unfinished: int(r.int())}}
 	r.newer(reply.Status)
 	if r.err == nil && reply.Status != ClaimGone {
 		reply.Batch = r.batch(id)
@@ -281,18 +281,18 @@ const (
 
 // FeedReply is the answer of feed.lua. Codes are by task; none unless Fed.
 type FeedReply struct {
-	Status int64
-	Now    time.Time
-	Open   int
-	Ended  bool // the batch, by this
-	Codes  []int64
+	Status     int64
+	Now        time.Time
+	Unfinished int
+	Ended      bool // the batch, by this
+	Codes      []int64
 }
 
 // Feed runs feed.lua.
 func Feed(ctx context.Context, c redis.Scripter, k QueueKeys, a FeedArgs) (FeedReply, error) {
 	of := k.batchKeys(a.Batch)
 	keys := append(make([]string, 0, 9+2*len(a.Tasks)), k.pending, k.scheduled, k.due, k.answer(a.Call),
-		of.record, of.open, of.ahead, k.batches, k.ended)
+		of.record, of.unfinished, of.ahead, k.batches, k.ended)
 	args := append(make([]any, 0, 8+9*len(a.Tasks)), a.Batch, tokenText(a.Owner), a.Cursor, a.Mark, flag(a.End), instant(a.PaceAt), a.Calls, len(a.Tasks))
 	for i := range a.Tasks {
 		t := &a.Tasks[i]
@@ -304,7 +304,7 @@ func Feed(ctx context.Context, c redis.Scripter, k QueueKeys, a FeedArgs) (FeedR
 		keys, args = task.append(c, k, keys, append(args, t.Position, t.Element))
 	}
 	r := run(ctx, c, feedScript, 4, keys, args...)
-	reply := FeedReply{Status: r.int(), Now: r.time(), Open: int(r.int()), Ended: r.int() == 1}
+	reply := FeedReply{Status: r.int(), Now: r.time(), Unfinished: int(r.int()), Ended: r.int() == 1}
 	r.newer(reply.Status)
 	if r.err != nil || reply.Status != Fed {
 		return reply, r.err
@@ -333,7 +333,7 @@ func BatchCount(ctx context.Context, c redis.Scripter, k QueueKeys, id string, o
 	for _, e := range elements {
 		args = append(args, e)
 	}
-	r := run(ctx, c, batchCountScript, 2, []string{of.record, of.open, of.ahead, k.batches, k.ended}, args...)
+	r := run(ctx, c, batchCountScript, 2, []string{of.record, of.unfinished, of.ahead, k.batches, k.ended}, args...)
 	counted, ended = int(r.int()), r.int() == 1
 	return counted, ended, r.err
 }
@@ -342,7 +342,7 @@ func BatchCount(ctx context.Context, c redis.Scripter, k QueueKeys, id string, o
 // have ended, and answers how, and whether the batch ended by that.
 func BatchSweep(ctx context.Context, c redis.Scripter, k QueueKeys, id string, elements []string) (done, failed int, ended bool, _ error) {
 	of := k.batchKeys(id)
-	keys := append(make([]string, 0, 5+len(elements)), of.record, of.open, of.ahead, k.batches, k.ended)
+	keys := append(make([]string, 0, 5+len(elements)), of.record, of.unfinished, of.ahead, k.batches, k.ended)
 	args := append(make([]any, 0, 2+len(elements)), id, len(elements))
 	for _, e := range elements {
 		keys, args = append(keys, k.Task(BatchTaskID(id, e))), append(args, e)
@@ -381,29 +381,29 @@ type BatchSetArgs struct {
 	Per  time.Duration
 }
 
-// BatchSet runs batchset.lua. A cancelled batch of which nothing is open is gone at
+// BatchSet runs batchset.lua. A cancelled batch of which nothing is unfinished is gone at
 // once: what is answered was the last of it.
 func BatchSet(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchSetArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
-	r := run(ctx, c, batchSetScript, 3, []string{of.record, of.open, of.ahead, k.batches},
+	r := run(ctx, c, batchSetScript, 3, []string{of.record, of.unfinished, of.ahead, k.batches},
 		a.ID, string(a.What), a.N, micros(a.Per))
 	return r.batchReply(a.ID)
 }
 
 // What batchdrop.lua did with an element.
 const (
-	DropRuns    = 0 // or it is pending behind many tasks, and left to the pools
-	Dropped     = 1
-	DropDone    = 2 // it had ended, and nobody had counted it
-	DropFailed  = 3
-	DropNotOpen = 4
+	DropRuns     = 0 // or it is pending behind many tasks, and left to the pools
+	Dropped      = 1
+	DropDone     = 2 // it had ended, and nobody had counted it
+	DropFailed   = 3
+	DropFinished = 4
 )
 
 // DropReply is the answer of batchdrop.lua.
 type DropReply struct {
 	Cancelled             bool // otherwise there is no such batch, or it is not cancelled: nothing was done
 	Now                   time.Time
-	Open                  int
+	Unfinished            int
 	Gone                  bool // nothing was left of the batch: it is gone
 	Done, Failed, Dropped int64
 	Codes                 []int64
@@ -413,7 +413,7 @@ type DropReply struct {
 // BatchDrop runs batchdrop.lua for 1 to BatchMax elements of a cancelled batch.
 func BatchDrop(ctx context.Context, c redis.Scripter, k QueueKeys, id string, elements []string) (DropReply, error) {
 	of := k.batchKeys(id)
-	keys := append(make([]string, 0, 8+len(elements)), k.pending, k.scheduled, k.retry, k.due, of.record, of.open, of.ahead, k.batches)
+	keys := append(make([]string, 0, 8+len(elements)), k.pending, k.scheduled, k.retry, k.due, of.record, of.unfinished, of.ahead, k.batches)
 	args := append(make([]any, 0, 2+2*len(elements)), id, len(elements))
 	for _, e := range elements {
 		task := BatchTaskID(id, e)
@@ -422,7 +422,7 @@ func BatchDrop(ctx context.Context, c redis.Scripter, k QueueKeys, id string, el
 	}
 	r := run(ctx, c, batchDropScript, 7, keys, args...)
 	status := r.int()
-	reply := DropReply{Cancelled: status == 1, Now: r.time(), Open: int(r.int()), Gone: r.int() == 1}
+	reply := DropReply{Cancelled: status == 1, Now: r.time(), Unfinished: int(r.int()), Gone: r.int() == 1}
 	reply.Done, reply.Failed, reply.Dropped = r.int(), r.int(), r.int()
 	r.newer(status)
 	if r.err != nil || !reply.Cancelled {
@@ -438,8 +438,8 @@ func BatchDrop(ctx context.Context, c redis.Scripter, k QueueKeys, id string, el
 // BatchView is a batch at an instant.
 type BatchView struct {
 	Batch
-	Open int       // elements that were enqueued and have not ended
-	Now  time.Time // by the clock of the server that has it
+	Unfinished int       // elements that were enqueued and have not ended
+	Now        time.Time // by the clock of the server that has it
 }
 
 // ErrNoBatch says that there is no such batch.
@@ -452,7 +452,7 @@ func ReadBatches(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids 
 	calls := make([]command, len(ids))
 	for i, id := range ids {
 		of := k.batchKeys(id)
-		calls[i] = batchPeekScript.call([]string{of.record, of.open})
+		calls[i] = batchPeekScript.call([]string{of.record, of.unfinished})
 	}
 	for i, cmd := range sendAll(ctx, c, calls) {
 		v, err := cmd.Result()
@@ -505,15 +505,15 @@ type BatchElement struct {
 	Position int64
 }
 
-// OpenElements are those of a batch that were enqueued and have not ended, from a
+// UnfinishedElements are those of a batch that were enqueued and have not ended, from a
 // position on, in order, most of them 1 to 1000; AheadElements those that are settled and
 // not before the cursor. An id comes once, and a position as often as the source gave it to
 // another element. [EachElement] goes through all.
-func OpenElements(ctx context.Context, c redis.Scripter, k QueueKeys, id string, from int64, most int) ([]BatchElement, error) {
-	return positioned(ctx, c, k.batchKeys(id).open, from, most)
+func UnfinishedElements(ctx context.Context, c redis.Scripter, k QueueKeys, id string, from int64, most int) ([]BatchElement, error) {
+	return positioned(ctx, c, k.batchKeys(id).unfinished, from, most)
 }
 
-// AheadElements is said at [OpenElements].
+// AheadElements is said at [UnfinishedElements].
 func AheadElements(ctx context.Context, c redis.Scripter, k QueueKeys, id string, from int64, most int) ([]BatchElement, error) {
 	return positioned(ctx, c, k.batchKeys(id).ahead, from, most)
 }

@@ -189,8 +189,8 @@ func TestBatchCallsTwice(t *testing.T) {
 	first, err := BatchDrop(ctx, b.rdb, b.q, "b", []string{"e0", "e1"})
 	wantCodes(t, "BatchDrop", first.Codes, err, Dropped, Dropped)
 	second, err := BatchDrop(ctx, b.rdb, b.q, "b", []string{"e0", "e1"})
-	wantCodes(t, "BatchDrop again", second.Codes, err, DropNotOpen, DropNotOpen)
-	if first.Dropped != 2 || second.Dropped != 2 || second.Open != 1 || !slices.Equal(first.Record, []string{"", "place"}) {
+	wantCodes(t, "BatchDrop again", second.Codes, err, DropFinished, DropFinished)
+	if first.Dropped != 2 || second.Dropped != 2 || second.Unfinished != 1 || !slices.Equal(first.Record, []string{"", "place"}) {
 		t.Errorf("BatchDrop = %+v, %+v, want two dropped, of which one had a place", first, second)
 	}
 	b.count(OutcomeDone, 1, true, "e3")

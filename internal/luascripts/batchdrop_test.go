@@ -33,16 +33,16 @@ func TestBatchDropBehindManyOthers(t *testing.T) {
 		}
 		return r
 	}
-	if r := drop(); r.Open != 100 {
-		t.Errorf("%d are left, want all 100", r.Open)
+	if r := drop(); r.Unfinished != 100 {
+		t.Errorf("%d are left, want all 100", r.Unfinished)
 	}
 	b.raw.LTrim(ctx, b.q.pending, 0, 1599) // the others ran, but for 1500
-	for rounds, open := 0, 100; open > 0; rounds++ {
+	for rounds, unfinished := 0, 100; unfinished > 0; rounds++ {
 		r := drop()
-		if r.Open >= open || rounds > 20 {
-			t.Fatalf("%d are left of %d after %d calls, want fewer with each", r.Open, open, rounds)
+		if r.Unfinished >= unfinished || rounds > 20 {
+			t.Fatalf("%d are left of %d after %d calls, want fewer with each", r.Unfinished, unfinished, rounds)
 		}
-		open = r.Open
+		unfinished = r.Unfinished
 	}
 	if n := b.raw.LLen(ctx, b.q.pending).Val(); n != 1500 {
 		t.Errorf("%d are pending, want the 1500 of others", n)

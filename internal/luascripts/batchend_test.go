@@ -11,7 +11,7 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 )
 
-// A batch ends when its source has no more and nothing is open; its record is kept for
+// A batch ends when its source has no more and nothing is unfinished; its record is kept for
 // a day.
 func TestBatchEnds(t *testing.T) {
 	t.Parallel()
@@ -110,14 +110,14 @@ func TestBatchCancelLeavesNothing(t *testing.T) {
 	b.claim(feeder, ClaimOurs) // to drop what waits
 	r, err := BatchDrop(ctx, b.rdb, b.q, "b", all)
 	wantCodes(t, "BatchDrop", r.Codes, err, Dropped, Dropped, Dropped, Dropped, DropRuns, DropDone, DropDone, DropFailed)
-	if r.Open != 1 || r.Gone || r.Dropped != 4 || r.Done != 2 || r.Failed != 1 || r.Record[2] != "a place" || r.Record[3] != "sms 1 key" {
+	if r.Unfinished != 1 || r.Gone || r.Dropped != 4 || r.Done != 2 || r.Failed != 1 || r.Record[2] != "a place" || r.Record[3] != "sms 1 key" {
 		t.Errorf("BatchDrop = %+v, want one left that runs", r)
 	}
 	// It is put away once more before it ends.
 	b.deferTaskOf(id(4))
 	r, err = BatchDrop(ctx, b.rdb, b.q, "b", all)
-	wantCodes(t, "BatchDrop", r.Codes, err, DropNotOpen, DropNotOpen, DropNotOpen, DropNotOpen, Dropped, DropNotOpen, DropNotOpen, DropNotOpen)
-	if !r.Gone || r.Open != 0 || r.Dropped != 5 {
+	wantCodes(t, "BatchDrop", r.Codes, err, DropFinished, DropFinished, DropFinished, DropFinished, Dropped, DropFinished, DropFinished, DropFinished)
+	if !r.Gone || r.Unfinished != 0 || r.Dropped != 5 {
 		t.Errorf("BatchDrop = %+v, want the batch gone", r)
 	}
 	b.none(b.q.pending, b.q.Task("another"), b.q.Task(id(6)), b.q.Task(id(7)))
@@ -125,11 +125,11 @@ func TestBatchCancelLeavesNothing(t *testing.T) {
 		t.Errorf("pending are %v, want the task of nobody's batch", got)
 	}
 	b.set(BatchCancel, SetGone)
-	// One of which nothing is open is gone at once.
+	// One of which nothing is unfinished is gone at once.
 	if _, err := BatchStart(ctx, b.rdb, b.q, BatchStartArgs{Token: 9, Batch: Batch{ID: "b", Window: 1, Weight: 1}}); err != nil {
 		t.Fatal(err)
 	}
-	if r := b.set(BatchCancel, SetDone); r.State != BatchCancelled || r.Window != 1 || r.Open != 0 {
+	if r := b.set(BatchCancel, SetDone); r.State != BatchCancelled || r.Window != 1 || r.Unfinished != 0 {
 		t.Errorf("BatchSet = %+v, want the last of it", r)
 	}
 	b.none(b.q.pending, b.q.Task("another"), b.q.Task(id(6)), b.q.Task(id(7)))
@@ -189,7 +189,7 @@ func TestBatchDropOfALongList(t *testing.T) {
 	const n = 4000
 	b := newBatch(t, n)
 	for from := int64(0); from < n; from += BatchMax {
-		if r := b.feed(from+BatchMax, b.tasks(from, from+BatchMax)...); r.Open != int(from)+BatchMax {
+		if r := b.feed(from+BatchMax, b.tasks(from, from+BatchMax)...); r.Unfinished != int(from)+BatchMax {
 			t.Fatalf("Feed = %+v", r)
 		}
 	}
@@ -202,7 +202,7 @@ func TestBatchDropOfALongList(t *testing.T) {
 	for i := range BatchMax {
 		first = append(first, fmt.Sprint("e", i))
 	}
-	if r, err := BatchDrop(t.Context(), b.rdb, b.q, "b", first); err != nil || r.Open != n-BatchMax {
+	if r, err := BatchDrop(t.Context(), b.rdb, b.q, "b", first); err != nil || r.Unfinished != n-BatchMax {
 		t.Fatalf("BatchDrop = %+v, %v", r, err)
 	}
 	pending := b.raw.LRange(t.Context(), b.q.pending, 0, -1).Val()

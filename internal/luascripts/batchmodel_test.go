@@ -159,11 +159,11 @@ func (f *fed) work() {
 
 // sweep counts what nobody has counted.
 func (f *fed) sweep() {
-	open, err := OpenElements(f.ctx, f.raw, f.q, "b", 0, 1000)
+	unfinished, err := UnfinishedElements(f.ctx, f.raw, f.q, "b", 0, 1000)
 	if err != nil {
 		f.Fatal(err)
 	}
-	for some := range slices.Chunk(open, BatchMax) {
+	for some := range slices.Chunk(unfinished, BatchMax) {
 		var ids []string
 		for _, e := range some {
 			ids = append(ids, e.ID)
@@ -205,7 +205,7 @@ func (f *fed) step(op int) {
 	}
 }
 
-// Each element is enqueued once, whoever dies when, never more than the window are open,
+// Each element is enqueued once, whoever dies when, never more than the window are unfinished,
 // and the batch ends when all have.
 func TestBatchModel(t *testing.T) {
 	t.Parallel()
@@ -231,8 +231,8 @@ func TestBatchModel(t *testing.T) {
 			if errs[0] != nil {
 				rt.Fatal(errs[0])
 			}
-			if v := views[0]; v.Open > window || v.Enqueued-v.Done != int64(v.Open) {
-				rt.Fatalf("%d are open of a window of %d, %d enqueued and %d done", v.Open, window, v.Enqueued, v.Done)
+			if v := views[0]; v.Unfinished > window || v.Enqueued-v.Done != int64(v.Unfinished) {
+				rt.Fatalf("%d are unfinished of a window of %d, %d enqueued and %d done", v.Unfinished, window, v.Enqueued, v.Done)
 			}
 			return views[0]
 		}

@@ -15,7 +15,7 @@ func TestEachElementOfOnePosition(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBatch(t, 1000)
-			open := b.q.batchKeys("b").open
+			unfinished := b.q.batchKeys("b").unfinished
 			var all []redis.Z
 			for i := range 500 {
 				at := i / 3
@@ -24,17 +24,17 @@ func TestEachElementOfOnePosition(t *testing.T) {
 				}
 				all = append(all, redis.Z{Score: float64(at), Member: fmt.Sprint("e", i)})
 			}
-			b.raw.ZAdd(t.Context(), open, all...)
+			b.raw.ZAdd(t.Context(), unfinished, all...)
 			got, last := make(map[string]int), int64(0)
 			err := EachElement(0, 7, func(from int64, most int) ([]BatchElement, error) {
-				return OpenElements(t.Context(), b.rdb, b.q, "b", from, most)
+				return UnfinishedElements(t.Context(), b.rdb, b.q, "b", from, most)
 			}, func(page []BatchElement) error {
 				if len(page) > 7 || page[0].Position < last {
 					t.Errorf("a page of %d from position %d on behind %d", len(page), page[0].Position, last)
 				}
 				for _, e := range page {
 					if got[e.ID]++; out {
-						b.raw.ZRem(t.Context(), open, e.ID)
+						b.raw.ZRem(t.Context(), unfinished, e.ID)
 					}
 				}
 				last = page[len(page)-1].Position

@@ -25,8 +25,8 @@ func TestCeilingIsThatOfTheScript(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.claim(feeder, ClaimOurs)
-		if r := b.feed(0, b.tasks(0, BatchMax)...); r.Open != spec.Ceiling() {
-			t.Errorf("of a window of %d and a weight of %d%% %d are let in, want %d", w[0], w[1], r.Open, spec.Ceiling())
+		if r := b.feed(0, b.tasks(0, BatchMax)...); r.Unfinished != spec.Ceiling() {
+			t.Errorf("of a window of %d and a weight of %d%% %d are let in, want %d", w[0], w[1], r.Unfinished, spec.Ceiling())
 		}
 	}
 }

@@ -16,13 +16,13 @@ func TestFeed(t *testing.T) {
 		t.Errorf("the task is %v, want it pending", got)
 	}
 	wantCodes(t, "Feed", b.feed(4, b.tasks(2, 4)...).Codes, nil, 1, FeedNoRoom)
-	if v := b.read(); v.Open != 3 || v.Enqueued != 3 || v.Cursor != 2 || v.Mark != "mark2" {
-		t.Errorf("the batch is %+v, want 3 open, and the cursor where it was", v)
+	if v := b.read(); v.Unfinished != 3 || v.Enqueued != 3 || v.Cursor != 2 || v.Mark != "mark2" {
+		t.Errorf("the batch is %+v, want 3 unfinished, and the cursor where it was", v)
 	}
 	b.count(OutcomeDone, 1, false, "e0", "e0", "e9")
 	wantCodes(t, "Feed", b.feed(4, b.tasks(2, 4)...).Codes, nil, FeedSettled, 1)
-	if v := b.read(); v.Open != 3 || v.Enqueued != 4 || v.Cursor != 4 || v.Done != 1 {
-		t.Errorf("the batch is %+v, want 3 open of 4", v)
+	if v := b.read(); v.Unfinished != 3 || v.Enqueued != 4 || v.Cursor != 4 || v.Done != 1 {
+		t.Errorf("the batch is %+v, want 3 unfinished of 4", v)
 	}
 	// Elements may come in another order than the source has them.
 	b.count(OutcomeFailed, 2, false, "e1", "e2")
@@ -36,8 +36,8 @@ func TestFeed(t *testing.T) {
 	if n := b.raw.Exists(t.Context(), b.q.batchKeys("b").ahead).Val(); n != 0 {
 		t.Error("elements before the cursor are still kept, want none")
 	}
-	if open, err := OpenElements(t.Context(), b.raw, b.q, "b", 5, 10); err != nil || !slices.Equal(open, []BatchElement{{"e5", 5}}) {
-		t.Errorf("open from 5 on are %v, %v, want e5", open, err)
+	if unfinished, err := UnfinishedElements(t.Context(), b.raw, b.q, "b", 5, 10); err != nil || !slices.Equal(unfinished, []BatchElement{{"e5", 5}}) {
+		t.Errorf("unfinished from 5 on are %v, %v, want e5", unfinished, err)
 	}
 }
 
@@ -58,7 +58,7 @@ func TestFeedRefuses(t *testing.T) {
 	again[0].Element = "e2"
 	wantCodes(t, "Feed", b.feed(6, again...).Codes, nil, Conflict)
 	v := b.read()
-	if v.Refused != 5 || v.Enqueued != 2 || v.Open != 2 || v.Cursor != 6 {
+	if v.Refused != 5 || v.Enqueued != 2 || v.Unfinished != 2 || v.Cursor != 6 {
 		t.Errorf("the batch is %+v, want 2 enqueued and 5 refused", v)
 	}
 	if want := map[string]int64{"too late": 1, ReasonDuplicate: 1, ReasonIDTaken: 3}; !maps.Equal(v.RefusedFor, want) {
@@ -79,15 +79,15 @@ func TestFeedAgainLater(t *testing.T) {
 	b.count(OutcomeDone, 2, false, "e0", "e1")
 	b.raw.Del(ctx, b.q.Task(BatchTaskID("b", "e0")), b.q.Task(BatchTaskID("b", "e1")))
 	wantCodes(t, "Feed", b.feed(1, b.tasks(0, 3)...).Codes, nil, FeedSettled, FeedSettled, FeedSettled)
-	if v := b.read(); v.Enqueued != 3 || v.Open != 1 {
+	if v := b.read(); v.Enqueued != 3 || v.Unfinished != 1 {
 		t.Errorf("the batch is %+v, want 3 enqueued", v)
 	}
 	// Cut short between a task and its note: it is noted.
-	b.raw.ZRem(ctx, b.q.batchKeys("b").open, "e2")
+	b.raw.ZRem(ctx, b.q.batchKeys("b").unfinished, "e2")
 	b.raw.ZRem(ctx, b.q.batchKeys("b").ahead, "e2")
 	wantCodes(t, "Feed", b.feed(1, b.tasks(2, 3)...).Codes, nil, Enqueued)
-	if v := b.read(); v.Open != 1 || b.raw.LLen(ctx, b.q.pending).Val() != 3 {
-		t.Errorf("the batch is %+v, want the task open and not enqueued again", v)
+	if v := b.read(); v.Unfinished != 1 || b.raw.LLen(ctx, b.q.pending).Val() != 3 {
+		t.Errorf("the batch is %+v, want the task unfinished and not enqueued again", v)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestFeedIsFenced(t *testing.T) {
 	b.claim(rival, ClaimAnother)
 	at(2 * time.Second)
 	b.feed(1, b.tasks(0, 1)...) // nobody took it: it is still ours
-	if r := b.claim(rival, ClaimOurs); r.Cursor != 1 || r.Open != 1 || !r.Until.Equal(start.Add(4*time.Second)) {
+	if r := b.claim(rival, ClaimOurs); r.Cursor != 1 || r.Unfinished != 1 || !r.Until.Equal(start.Add(4*time.Second)) {
 		t.Errorf("BatchClaim = %+v, want the batch where it is", r)
 	}
 	b.claim(feeder, ClaimAnother)

@@ -145,7 +145,7 @@ func calls(r *recorder) {
 	_, _, _ = BatchCount(ctx, r, q, "b", OutcomeDone, "a", "b", "c")
 	_, _, _, _ = BatchSweep(ctx, r, q, "b", []string{"a"})
 	_, _, _, _ = BatchSweep(ctx, r, q, "b", []string{"a", "b", "c"})
-	_, _ = OpenElements(ctx, r, q, "b", 0, 10)
+	_, _ = UnfinishedElements(ctx, r, q, "b", 0, 10)
 	_, _ = BatchSet(ctx, r, q, BatchSetArgs{ID: "b"})
 	_, _ = BatchDrop(ctx, r, q, "b", []string{"a"})
 	_, _ = BatchDrop(ctx, r, q, "b", []string{"a", "b", "c"})

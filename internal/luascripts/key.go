@@ -118,12 +118,12 @@ func (k QueueKeys) Lease() string { return k.lease }
 
 // batchKeys are the keys of one batch.
 type batchKeys struct {
-	record, open, ahead string
+	record, unfinished, ahead string
 }
 
 func (k QueueKeys) batchKeys(id string) batchKeys {
 	record := k.batch + id
-	return batchKeys{record: record, open: record + ":open", ahead: record + ":ahead"}
+	return batchKeys{record: record, unfinished: record + ":open", ahead: record + ":ahead"}
 }
 
 // rulesKey is the set in which pools say their numbers.

@@ -45,7 +45,7 @@ func readers(c redis.Scripter) map[string]error {
 	_, feed := Feed(ctx, c, q, FeedArgs{Tasks: make([]FeedTask, 2)})
 	_, _, batchcount := BatchCount(ctx, c, q, "b", OutcomeDone, "a")
 	_, _, _, batchsweep := BatchSweep(ctx, c, q, "b", []string{"a"})
-	_, batchlist := OpenElements(ctx, c, q, "b", 0, 1)
+	_, batchlist := UnfinishedElements(ctx, c, q, "b", 0, 1)
 	_, batchset := BatchSet(ctx, c, q, BatchSetArgs{})
 	_, batchdrop := BatchDrop(ctx, c, q, "b", []string{"a"})
 	return map[string]error{
@@ -188,7 +188,7 @@ func TestReadBatch(t *testing.T) {
 	fields := []any{"v", "1", "state", "paused", "total", "7", "until", "5", "t0", "9"}
 	reply := append([]any{int64(1), int64(2), int64(3)}, fields...)
 	got, err := BatchClaim(t.Context(), answering{value: reply}, NewQueueKeys("hw", "q"), BatchClaimArgs{ID: "b"})
-	if err != nil || got.State != BatchPaused || got.Total != 7 || !got.Until.Equal(time.UnixMicro(5)) || got.Open != 3 {
+	if err != nil || got.State != BatchPaused || got.Total != 7 || !got.Until.Equal(time.UnixMicro(5)) || got.Unfinished != 3 {
 		t.Errorf("BatchClaim = %+v, %v, want what was answered", got, err)
 	}
 	for at, wrong := range map[int]any{4: "2", 8: "x", 10: "-1", 12: "1.5", 3: int64(4)} {

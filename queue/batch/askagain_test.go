@@ -168,7 +168,7 @@ func TestKeyQueuesForgetWhatHasEnded(t *testing.T) {
 		t.Errorf("far are %v, want both", far)
 	}
 	r.drop(r.at(0), func(e reserved) bool { return e.position == 0 })
-	r.want(0, "2") // and not 3, whose phone has one open
+	r.want(0, "2") // and not 3, whose phone has one unfinished
 	r.dropAll(r.at(0))
 	r.want(0, "3")
 	if len(r.reservations) != 2 || !r.last.IsZero() {

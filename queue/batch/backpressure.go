@@ -41,7 +41,7 @@ const (
 // behind.
 type backpressure struct {
 	times  []time.Time // instants of what was booked, those to come, in order
-	before int         // how many were open when this feeder took the batch
+	before int         // how many were unfinished when this feeder took the batch
 	fed    int         // how many it booked since
 	first  time.Time   // the first that it booked itself: those before it are due by then
 	most   int         // how many may be late; 0 for the share of the window
@@ -63,8 +63,8 @@ func (l *backpressure) booked(at time.Time) {
 	l.times = slices.Insert(l.times, i, at)
 }
 
-// room is how many more may be booked while so many are open.
-func (l *backpressure) room(open, window int, now time.Time) int {
+// room is how many more may be booked while so many are unfinished.
+func (l *backpressure) room(unfinished, window int, now time.Time) int {
 	passed, _ := slices.BinarySearchFunc(l.times, now, func(at, now time.Time) int {
 		if at.After(now) {
 			return 1
@@ -72,16 +72,16 @@ func (l *backpressure) room(open, window int, now time.Time) int {
 		return -1
 	})
 	l.times = slices.Delete(l.times, 0, passed)
-	late := open - len(l.times)
+	late := unfinished - len(l.times)
 	if now.Before(l.first) || l.first.IsZero() {
 		late = max(0, late-l.before)
 	}
-	if open >= l.before+l.fed {
+	if unfinished >= l.before+l.fed {
 		return window
 	}
 	least := max(lateLeast, window/lateShare)
 	l.most = max(l.most, least)
-	ended := l.before + l.fed - open
+	ended := l.before + l.fed - unfinished
 	switch {
 	case late < l.most:
 		l.since, l.held = time.Time{}, time.Time{}

@@ -19,10 +19,10 @@ func TestLag(t *testing.T) {
 			l.booked(at)
 		}
 	}
-	want := func(what string, open int, after time.Duration, room int) {
+	want := func(what string, unfinished int, after time.Duration, room int) {
 		t.Helper()
 		now = now.Add(after)
-		if got := l.room(open, window, now); got != room {
+		if got := l.room(unfinished, window, now); got != room {
 			t.Errorf("%s: room for %d, want %d", what, got, room)
 		}
 	}
@@ -82,7 +82,7 @@ func TestLagOfTasksThatFail(t *testing.T) {
 		var l backpressure
 		var ahead []job
 		var failed []time.Time // until when each backs off
-		booked, open, ran := 0, 0, 0
+		booked, unfinished, ran := 0, 0, 0
 		began := time.Now()
 		next := began
 		for now := began; now.Before(began.Add(lasts)); now = now.Add(step) {
@@ -90,14 +90,14 @@ func TestLagOfTasksThatFail(t *testing.T) {
 				if ran++; ahead[0].fails {
 					failed = append(failed, now.Add(c.backoff))
 				} else {
-					open--
+					unfinished--
 				}
 			}
 			for ; len(failed) > 0 && !failed[0].After(now); failed = failed[1:] {
-				open--
+				unfinished--
 			}
 			for {
-				n := min(c.window-open, luascripts.BatchMax, l.room(open, c.window, now))
+				n := min(c.window-unfinished, luascripts.BatchMax, l.room(unfinished, c.window, now))
 				if n <= 0 {
 					break
 				}
@@ -110,7 +110,7 @@ func TestLagOfTasksThatFail(t *testing.T) {
 					l.booked(next)
 					next = next.Add(time.Second / time.Duration(c.rate))
 				}
-				open += n
+				unfinished += n
 			}
 		}
 		if all := c.rate * int(lasts/time.Second); ran < all*99/100 {

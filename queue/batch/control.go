@@ -256,14 +256,14 @@ func (b *Control) SetPace(ctx context.Context, queue, id string, p Pace) error {
 	return err
 }
 
-// SetWeight changes the weight, 1 to 100. A smaller share comes about as what is open
+// SetWeight changes the weight, 1 to 100. A smaller share comes about as what is unfinished
 // ends.
 func (b *Control) SetWeight(ctx context.Context, queue, id string, percent int) error {
 	return b.setNumber(ctx, queue, id, luascripts.BatchSetWeight, "Weight", percent, 100)
 }
 
 // SetWindow changes the window, 1 to WindowMax. A smaller one comes about as what is
-// open ends.
+// unfinished ends.
 func (b *Control) SetWindow(ctx context.Context, queue, id string, window int) error {
 	return b.setNumber(ctx, queue, id, luascripts.BatchSetWindow, "Window", window, WindowMax)
 }
@@ -313,8 +313,8 @@ func (b *Control) Cancel(ctx context.Context, queue, id string) (Progress, error
 			return p, batchFault(id, err)
 		}
 		if d.counted {
-			p.Open, p.Done, p.Failed, p.Dropped = int64(d.Open), d.Done, d.Failed, d.Dropped
-		} else if !d.gone { // nothing was open any more
+			p.Open, p.Done, p.Failed, p.Dropped = int64(d.Unfinished), d.Done, d.Failed, d.Dropped
+		} else if !d.gone { // nothing was unfinished any more
 			state, err := luascripts.StateOfBatch(ctx, b.c.Redis(), b.c.Keys(queue), id)
 			if err != nil {
 				return p, batchFault(id, err)

@@ -239,7 +239,7 @@ func (g *feeding) send(ctx context.Context, c *feedCall) error {
 		g.claimed = time.Time{} // to learn what it does
 		return nil
 	}
-	g.open, g.pace.at = r.Open, c.args.PaceAt
+	g.unfinished, g.pace.at = r.Unfinished, c.args.PaceAt
 	g.calls = max(g.calls, c.args.Calls+1)
 	g.fed(ctx, c, r.Codes, now)
 	g.ended = c.args.End && !slices.Contains(r.Codes, luascripts.FeedNoRoom)
@@ -491,17 +491,17 @@ const (
 
 // farRead says that too much was read behind the first element that is not settled. Then no
 // more is read.
-func (g *feeding) farRead() bool { return len(g.input.cursor.open) >= 4*g.spec.Window+heldBackMore }
+func (g *feeding) farRead() bool { return len(g.input.cursor.slots) >= 4*g.spec.Window+heldBackMore }
 
 // bookBlocked enqueues the oldest elements that are held back when they keep the source from
 // being read on, although they can't go yet: in the lines of their narrow keys, as
 // [queue.Client.Book] does. It costs each one admission more, and a place in the window until
 // it has run; so it is done only while half of the window is free.
 func (g *feeding) bookBlocked(ctx context.Context, n int) (bool, error) {
-	if g.input.over || !g.farRead() || g.open >= (g.batch.Ceiling()+1)/2 {
+	if g.input.over || !g.farRead() || g.unfinished >= (g.batch.Ceiling()+1)/2 {
 		return false, nil
 	}
-	items := g.keyQueues.oldestBlocked(min(n, bookBlockedMost), g.input.cursor.next+int64(len(g.input.cursor.open)/2))
+	items := g.keyQueues.oldestBlocked(min(n, bookBlockedMost), g.input.cursor.next+int64(len(g.input.cursor.slots)/2))
 	if len(items) == 0 {
 		return false, nil
 	}

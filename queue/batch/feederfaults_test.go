@@ -188,7 +188,7 @@ func TestFeederSaysOnceThatRedisIsAway(t *testing.T) {
 	}
 }
 
-// What is left of a batch whose source has ended is what is open, whatever Total says.
+// What is left of a batch whose source has ended is what is unfinished, whatever Total says.
 func TestExpectedEndBehindTheSource(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)

@@ -44,13 +44,13 @@ type feeding struct {
 	owner uint64
 
 	// As the last answers had it.
-	batch   luascripts.Batch
-	spec    Spec
-	policy  policy
-	open    int
-	calls   int64     // that fed the batch, as far as we know
-	claimed time.Time // by our clock
-	resumed time.Time // as it was when what had been deferred for a pause was brought back, by us or who had it before
+	batch      luascripts.Batch
+	spec       Spec
+	policy     policy
+	unfinished int
+	calls      int64     // that fed the batch, as far as we know
+	claimed    time.Time // by our clock
+	resumed    time.Time // as it was when what had been deferred for a pause was brought back, by us or who had it before
 
 	clock        redisClock
 	pace         pacer
@@ -62,7 +62,7 @@ type feeding struct {
 	refused      []*item   // to be counted
 	unsure       *feedCall // sent, and not answered
 	expired      time.Time // when reservations were last dropped
-	looked       int64     // position from which on what is open is to be read for that
+	looked       int64     // position from which on what is unfinished is to be read for that
 	poll         time.Duration
 	polled       bool // there was no room at the last look
 	failures     int  // in a row
@@ -89,7 +89,7 @@ func (g *feeding) begin(ctx context.Context) error {
 	g.input = newInput(g.f.cfg.Sources[g.spec.Source], g.batch, g.sourceFailed)
 	g.ended = g.batch.End
 	g.resumed = g.batch.Rebooked
-	g.backpressure.before = g.open
+	g.backpressure.before = g.unfinished
 	return luascripts.EachElement(g.input.cursor.next, 500, func(from int64, most int) ([]luascripts.BatchElement, error) {
 		return luascripts.AheadElements(ctx, g.f.c.Redis(), g.keys, g.id, from, most)
 	}, func(settled []luascripts.BatchElement) error {
@@ -114,7 +114,7 @@ func (g *feeding) claim(ctx context.Context) error {
 	case !g.knows(r.Calls):
 		return errLost // what we know to be settled may not be: Redis has lost calls, as after a failover, or others fed
 	}
-	g.batch, g.open, g.calls, g.claimed = r.Batch, r.Open, r.Calls, began
+	g.batch, g.unfinished, g.calls, g.claimed = r.Batch, r.Unfinished, r.Calls, began
 	g.spec = specOf(g.queue, r.Batch)
 	g.policy.Policy, g.policy.limited = g.f.c.Policy(g.spec.Type)
 	g.clock.offset = r.Now.Sub(g.f.now())
@@ -235,7 +235,7 @@ func (g *feeding) canAccept() bool {
 // name is the batch's among all queues.
 func (g *feeding) name() string { return g.queue + "/" + g.id }
 
-func (g *feeding) room() int { return g.batch.Ceiling() - g.open }
+func (g *feeding) room() int { return g.batch.Ceiling() - g.unfinished }
 
 // pass does what can be done now, and answers after what time to come again.
 func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
@@ -265,7 +265,7 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	if g.open == 0 {
+	if g.unfinished == 0 {
 		g.keyQueues.dropAll(now)
 	}
 	g.adapt()
@@ -305,7 +305,7 @@ func (g *feeding) resume(ctx context.Context) (time.Duration, error) {
 		if err := g.rebook(ctx); err != nil {
 			return 0, err
 		}
-		g.backpressure = backpressure{before: g.open} // what it knew of instants is of before the pause
+		g.backpressure = backpressure{before: g.unfinished} // what it knew of instants is of before the pause
 	}
 	g.resumed = g.batch.Resumed
 	return 0, g.claim(ctx) // which notes it for who comes after us
@@ -379,13 +379,13 @@ func (g *feeding) roomForPools(now time.Time) int {
 	if !g.policy.limited {
 		return luascripts.BatchMax
 	}
-	return g.backpressure.room(g.open, g.batch.Ceiling(), now)
+	return g.backpressure.room(g.unfinished, g.batch.Ceiling(), now)
 }
 
 const (
 	// overBefore is how much sooner than it was to be the end of an element is worth a look.
 	overBefore = 2 * time.Second
-	// overLook is how many open elements are read for that, once in reservationsEvery.
+	// overLook is how many unfinished elements are read for that, once in reservationsEvery.
 	overLook = 1000
 )
 
@@ -399,16 +399,16 @@ func (g *feeding) dropEnded(ctx context.Context, now time.Time) error {
 	}
 	i, _ := slices.BinarySearch(far, g.looked)
 	from := far[i%len(far)]
-	open, err := luascripts.OpenElements(ctx, g.f.c.Redis(), g.keys, g.id, from, overLook)
+	unfinished, err := luascripts.UnfinishedElements(ctx, g.f.c.Redis(), g.keys, g.id, from, overLook)
 	if err != nil {
 		return err
 	}
-	still, last := make(map[int64]bool, len(open)), far[len(far)-1]
-	for _, e := range open {
+	still, last := make(map[int64]bool, len(unfinished)), far[len(far)-1]
+	for _, e := range unfinished {
 		still[e.Position] = true
 	}
-	if len(open) == overLook {
-		last = open[len(open)-1].Position
+	if len(unfinished) == overLook {
+		last = unfinished[len(unfinished)-1].Position
 	}
 	g.looked = last + 1
 	g.keyQueues.drop(now, func(e reserved) bool { return e.position >= from && e.position <= last && !still[e.position] })
@@ -424,17 +424,17 @@ func (g *feeding) rebook(ctx context.Context) error {
 		return c.recall(ctx, g.queue, g.id)
 	}
 	left := make(map[int64]bool) // positions of those that gave their places up
-	for _, step := range []func([]luascripts.BatchElement) error{
-		func(open []luascripts.BatchElement) error {
-			return c.unbook(ctx, g.queue, g.spec.Type, g.id, open, left)
+	for _, change := range []func([]luascripts.BatchElement) error{
+		func(unfinished []luascripts.BatchElement) error {
+			return c.unbook(ctx, g.queue, g.spec.Type, g.id, unfinished, left)
 		},
-		func(open []luascripts.BatchElement) error { return g.bookAgain(ctx, open, left) },
+		func(unfinished []luascripts.BatchElement) error { return g.bookAgain(ctx, unfinished, left) },
 	} {
-		err := c.eachOpen(ctx, g.queue, g.id, func(open []luascripts.BatchElement) error {
+		err := c.eachUnfinished(ctx, g.queue, g.id, func(unfinished []luascripts.BatchElement) error {
 			if err := g.renew(ctx); err != nil {
 				return err
 			}
-			return step(open)
+			return change(unfinished)
 		})
 		if err != nil {
 			return err
@@ -447,13 +447,13 @@ func (g *feeding) rebook(ctx context.Context) error {
 // place up and has since been fetched is booked, too: its pool may not have asked yet, and
 // would join the line behind all others. Was it quicker, the place is for nobody, and is
 // parked when its instant has come.
-func (g *feeding) bookAgain(ctx context.Context, open []luascripts.BatchElement, left map[int64]bool) error {
+func (g *feeding) bookAgain(ctx context.Context, unfinished []luascripts.BatchElement, left map[int64]bool) error {
 	var requests []throttle.BookRequest
 	var ids []string
-	tasks := g.f.c.payloads(ctx, g.queue, g.spec.Type, g.id, open, left)
-	g.f.c.leaveOut(ctx, g.queue, g.id, open, tasks)
+	tasks := g.f.c.payloads(ctx, g.queue, g.spec.Type, g.id, unfinished, left)
+	g.f.c.leaveOut(ctx, g.queue, g.id, unfinished, tasks)
 	for i, task := range tasks {
-		id := luascripts.BatchTaskID(g.id, open[i].ID)
+		id := luascripts.BatchTaskID(g.id, unfinished[i].ID)
 		if task == nil {
 			continue // it runs, or has ended
 		}

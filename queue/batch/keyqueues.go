@@ -373,7 +373,7 @@ func (l *keyQueues) far(at time.Time) (positions []int64) {
 	return slices.Compact(positions)
 }
 
-// dropAll is drop for all that was fed: nothing is open. Who is booked next may come at once.
+// dropAll is drop for all that was fed: nothing is unfinished. Who is booked next may come at once.
 func (l *keyQueues) dropAll(now time.Time) {
 	if len(l.reservations) > 0 {
 		l.drop(now, func(reserved) bool { return true })

@@ -193,9 +193,9 @@ func (in *input) ended(positions []int64) bool {
 // cursor knows which of the elements that were read are settled: enqueued, or refused.
 // All before the cursor are.
 type cursor struct {
-	next int64
-	mark string // of the last element before the cursor
-	open []slot // from the cursor on, of each that was read
+	next  int64
+	mark  string // of the last element before the cursor
+	slots []slot // from the cursor on, of each that was read
 }
 
 type slot struct {
@@ -205,15 +205,15 @@ type slot struct {
 
 // read notes the next element, and answers its position.
 func (t *cursor) read(mark string) (position int64) {
-	t.open = append(t.open, slot{mark: mark})
-	return t.next + int64(len(t.open)) - 1
+	t.slots = append(t.slots, slot{mark: mark})
+	return t.next + int64(len(t.slots)) - 1
 }
 
 // at is where a source goes on behind all that was read.
 func (t *cursor) at() Position {
-	p := Position{Read: t.next + int64(len(t.open)), Mark: t.mark}
-	if n := len(t.open); n > 0 {
-		p.Mark = t.open[n-1].mark
+	p := Position{Read: t.next + int64(len(t.slots)), Mark: t.mark}
+	if n := len(t.slots); n > 0 {
+		p.Mark = t.slots[n-1].mark
 	}
 	return p
 }
@@ -221,18 +221,18 @@ func (t *cursor) at() Position {
 // settle notes elements, and moves the cursor to the first that is not settled.
 func (t *cursor) settle(positions []int64) {
 	for _, p := range positions {
-		if i := p - t.next; i >= 0 && i < int64(len(t.open)) {
-			t.open[i].settled = true
+		if i := p - t.next; i >= 0 && i < int64(len(t.slots)) {
+			t.slots[i].settled = true
 		}
 	}
 	n := 0
-	for n < len(t.open) && t.open[n].settled {
-		t.mark = t.open[n].mark
+	for n < len(t.slots) && t.slots[n].settled {
+		t.mark = t.slots[n].mark
 		n++
 	}
 	t.next += int64(n)
-	clear(t.open[:n]) // their marks
-	t.open = t.open[n:]
+	clear(t.slots[:n]) // their marks
+	t.slots = t.slots[n:]
 }
 
 // with is where the cursor will be once these elements are settled too.
@@ -242,7 +242,7 @@ func (t *cursor) with(positions []int64) (cursor int64, mark string) {
 		more[p] = true
 	}
 	cursor, mark = t.next, t.mark
-	for _, s := range t.open {
+	for _, s := range t.slots {
 		if !s.settled && !more[cursor] {
 			break
 		}

@@ -87,7 +87,7 @@ func TestRebookedOnceHoweverOftenItIsTakenOver(t *testing.T) {
 		}
 		return line.n.Load() - before
 	}
-	full := func(g *feeding) bool { return g.open == 3 && g.polled }
+	full := func(g *feeding) bool { return g.unfinished == 3 && g.polled }
 	if n := takeOver(full); n == 0 {
 		t.Fatal("nothing is booked")
 	}
@@ -164,17 +164,17 @@ func TestRebookedInOrderAlthoughAPoolFetchesOne(t *testing.T) {
 		if _, err := g.pass(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		return g.open == 3
+		return g.unfinished == 3
 	})
-	open, err := luascripts.OpenElements(t.Context(), rdb, g.keys, "winter", 0, 3)
-	if err != nil || len(open) != 3 {
-		t.Fatalf("open: %v, %v", open, err)
+	unfinished, err := luascripts.UnfinishedElements(t.Context(), rdb, g.keys, "winter", 0, 3)
+	if err != nil || len(unfinished) != 3 {
+		t.Fatalf("unfinished: %v, %v", unfinished, err)
 	}
 	left := make(map[int64]bool)
-	if err := g.f.c.unbook(t.Context(), "default", "sms", "winter", open, left); err != nil {
+	if err := g.f.c.unbook(t.Context(), "default", "sms", "winter", unfinished, left); err != nil {
 		t.Fatal(err)
 	}
-	first := luascripts.BatchTaskID("winter", open[0].ID)
+	first := luascripts.BatchTaskID("winter", unfinished[0].ID)
 	_, err = rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error { // as asynq's fetching does
 		p.ZRem(t.Context(), "asynq:{default}:scheduled", first)
 		p.LRem(t.Context(), "asynq:{default}:pending", 0, first)
@@ -185,10 +185,10 @@ func TestRebookedInOrderAlthoughAPoolFetchesOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.bookAgain(t.Context(), open, left); err != nil {
+	if err := g.bookAgain(t.Context(), unfinished, left); err != nil {
 		t.Fatal(err)
 	}
-	for i, e := range open[1:] {
+	for i, e := range unfinished[1:] {
 		r, err := luascripts.GetTask(t.Context(), rdb, g.keys, luascripts.BatchTaskID("winter", e.ID))
 		want := time.Duration(i+1) * time.Hour
 		if wait := r.At.Sub(r.Now); err != nil || wait < want-time.Minute || wait > want {

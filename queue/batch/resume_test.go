@@ -41,18 +41,18 @@ func TestResumeBringsBackWhatWasPutAway(t *testing.T) {
 				if _, err := g.pass(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				return g.open == 4
+				return g.unfinished == 4
 			})
 			g.input.close()
-			open, err := luascripts.OpenElements(t.Context(), rdb, g.keys, "winter", 0, 4)
-			if err != nil || len(open) != 4 {
-				t.Fatalf("open: %v, %v", open, err)
+			unfinished, err := luascripts.UnfinishedElements(t.Context(), rdb, g.keys, "winter", 0, 4)
+			if err != nil || len(unfinished) != 4 {
+				t.Fatalf("unfinished: %v, %v", unfinished, err)
 			}
 			if err := b.Pause(t.Context(), "default", "winter"); err != nil {
 				t.Fatal(err)
 			}
 			var ids []string
-			for i, e := range open {
+			for i, e := range unfinished {
 				id := luascripts.BatchTaskID("winter", e.ID)
 				ids = append(ids, id)
 				_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error { // as asynq's fetching does
@@ -155,7 +155,7 @@ func TestLeaseIsKeptWhileBookingsTakeLong(t *testing.T) {
 			t.Fatal(err)
 		}
 		longest = max(longest, time.Since(began))
-		return g.open == n
+		return g.unfinished == n
 	})
 	cancel()
 	g.input.close()

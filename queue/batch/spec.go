@@ -231,7 +231,7 @@ func refusedFor(b luascripts.Batch) map[event.Reason]int64 {
 func progressOf(queue string, v luascripts.BatchView) Progress {
 	p := Progress{
 		Spec: specOf(queue, v.Batch), State: State(v.State),
-		Read: v.Enqueued + v.Refused, Enqueued: v.Enqueued, Open: int64(v.Open), Done: v.Done, Failed: v.Failed, Refused: v.Refused, Dropped: v.Dropped,
+		Read: v.Enqueued + v.Refused, Enqueued: v.Enqueued, Open: int64(v.Unfinished), Done: v.Done, Failed: v.Failed, Refused: v.Refused, Dropped: v.Dropped,
 		RefusedFor: refusedFor(v.Batch),
 		Fed:        fed(v), Started: v.Started, Ended: v.Ended, Now: v.Now,
 	}

@@ -54,10 +54,10 @@ func clientOf(c *queue.Client) client {
 	return client{backend.Of(c)}
 }
 
-// eachOpen goes through the open elements of a batch in portions, in order.
-func (c client) eachOpen(ctx context.Context, queue, id string, f func([]luascripts.BatchElement) error) error {
+// eachUnfinished goes through the unfinished elements of a batch in portions, in order.
+func (c client) eachUnfinished(ctx context.Context, queue, id string, f func([]luascripts.BatchElement) error) error {
 	return luascripts.EachElement(0, luascripts.BatchMax, func(from int64, most int) ([]luascripts.BatchElement, error) {
-		return luascripts.OpenElements(ctx, c.Redis(), c.Keys(queue), id, from, most)
+		return luascripts.UnfinishedElements(ctx, c.Redis(), c.Keys(queue), id, from, most)
 	}, f)
 }
 
@@ -69,9 +69,9 @@ var byBatch = luascripts.Why{Cause: luascripts.CauseBatch, Rule: luascripts.Same
 func (c client) recall(ctx context.Context, queue, id string) error {
 	n := 0
 	var began time.Time
-	err := c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
-		ids := make([]string, len(open))
-		for i, e := range open {
+	err := c.eachUnfinished(ctx, queue, id, func(unfinished []luascripts.BatchElement) error {
+		ids := make([]string, len(unfinished))
+		for i, e := range unfinished {
 			ids[i] = luascripts.BatchTaskID(id, e.ID)
 		}
 		var found []luascripts.GetTaskReply
@@ -107,9 +107,9 @@ func (c client) recall(ctx context.Context, queue, id string) error {
 
 // sweep counts what has ended without a pool having said so.
 func (c client) sweep(ctx context.Context, queue, id string) error {
-	return c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
-		elements := make([]string, len(open))
-		for i, e := range open {
+	return c.eachUnfinished(ctx, queue, id, func(unfinished []luascripts.BatchElement) error {
+		elements := make([]string, len(unfinished))
+		for i, e := range unfinished {
 			elements[i] = e.ID
 		}
 		_, _, _, err := luascripts.BatchSweep(ctx, c.Redis(), c.Keys(queue), id, elements)
@@ -121,7 +121,7 @@ func (c client) sweep(ctx context.Context, queue, id string) error {
 type drained struct {
 	luascripts.DropReply
 	counted bool // the reply is of a call
-	changed int  // elements that are open no more
+	changed int  // elements that are not unfinished any more
 	gone    bool // the batch
 }
 
@@ -131,23 +131,23 @@ type drained struct {
 // die in between, a place is parked when its instant has come.
 func (c client) drain(ctx context.Context, queue, typ, id string) (drained, error) {
 	var d drained
-	err := c.eachOpen(ctx, queue, id, func(open []luascripts.BatchElement) error {
-		elements, tasks := make([]string, len(open)), make([]*asynq.Task, len(open))
-		for i, e := range open {
+	err := c.eachUnfinished(ctx, queue, id, func(unfinished []luascripts.BatchElement) error {
+		elements, tasks := make([]string, len(unfinished)), make([]*asynq.Task, len(unfinished))
+		for i, e := range unfinished {
 			elements[i] = e.ID
 		}
-		atOnce(len(open), func(i int) { tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, elements[i]), false) })
+		atOnce(len(unfinished), func(i int) { tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, elements[i]), false) })
 		r, err := luascripts.BatchDrop(ctx, c.Redis(), c.Keys(queue), id, elements)
 		if err != nil {
 			return err
 		}
 		if !r.Cancelled { // this very call may have dropped the last of it, and its answer was lost
-			atOnce(len(open), func(i int) {
+			atOnce(len(unfinished), func(i int) {
 				if c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, elements[i]), true) != nil {
 					tasks[i] = nil // it is there, in a batch that was started again
 				}
 			})
-			c.Promote(ctx, c.leaveAll(ctx, queue, id, open, tasks))
+			c.Promote(ctx, c.leaveAll(ctx, queue, id, unfinished, tasks))
 			return luascripts.ErrNoBatch
 		}
 		d.DropReply, d.counted, d.gone = r, true, r.Gone
@@ -155,13 +155,13 @@ func (c client) drain(ctx context.Context, queue, typ, id string) (drained, erro
 			if code != luascripts.DropRuns {
 				d.changed++
 			}
-			// one that is not open may have been dropped by this very call, whose answer was lost
-			if code != luascripts.Dropped && code != luascripts.DropNotOpen {
+			// one that is not unfinished may have been dropped by this very call, whose answer was lost
+			if code != luascripts.Dropped && code != luascripts.DropFinished {
 				tasks[i] = nil
 			}
 		}
-		promoted := make([][]throttle.Promotion, len(open))
-		atOnce(len(open), func(i int) {
+		promoted := make([][]throttle.Promotion, len(unfinished))
+		atOnce(len(unfinished), func(i int) {
 			job := luascripts.JobID(queue, luascripts.BatchTaskID(id, elements[i]))
 			record, _ := luascripts.ParseWaitRecord(r.Record[i])
 			if booking, ok := c.Booking(record.Booking, job); ok && r.Codes[i] == luascripts.Dropped && c.Bookable() == nil {
@@ -237,35 +237,35 @@ func (c client) leave(ctx context.Context, task *asynq.Task, job string) []throt
 }
 
 // unbook gives up the places of what waits, and notes in left whose places they were.
-func (c client) unbook(ctx context.Context, queue, typ, id string, open []luascripts.BatchElement, left map[int64]bool) error {
-	tasks := c.payloads(ctx, queue, typ, id, open, nil)
+func (c client) unbook(ctx context.Context, queue, typ, id string, unfinished []luascripts.BatchElement, left map[int64]bool) error {
+	tasks := c.payloads(ctx, queue, typ, id, unfinished, nil)
 	for i, task := range tasks {
 		if task != nil {
-			left[open[i].Position] = true
+			left[unfinished[i].Position] = true
 		}
 	}
-	c.leaveAll(ctx, queue, id, open, tasks) // others come when they were told, or earlier
+	c.leaveAll(ctx, queue, id, unfinished, tasks) // others come when they were told, or earlier
 	return ctx.Err()
 }
 
 // payloads are the tasks of some elements that wait, and of those at the positions in
 // active also when a pool has them; nil for the others.
-func (c client) payloads(ctx context.Context, queue, typ, id string, open []luascripts.BatchElement, active map[int64]bool) []*asynq.Task {
-	tasks := make([]*asynq.Task, len(open))
-	atOnce(len(open), func(i int) {
-		tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, open[i].ID), active[open[i].Position])
+func (c client) payloads(ctx context.Context, queue, typ, id string, unfinished []luascripts.BatchElement, active map[int64]bool) []*asynq.Task {
+	tasks := make([]*asynq.Task, len(unfinished))
+	atOnce(len(unfinished), func(i int) {
+		tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, unfinished[i].ID), active[unfinished[i].Position])
 	})
 	return tasks
 }
 
 // leaveOut makes nil those that failed, and wait for asynq to try again: they would not
 // come when they are told, and hold up those behind them.
-func (c client) leaveOut(ctx context.Context, queue, id string, open []luascripts.BatchElement, tasks []*asynq.Task) {
-	atOnce(len(open), func(i int) {
+func (c client) leaveOut(ctx context.Context, queue, id string, unfinished []luascripts.BatchElement, tasks []*asynq.Task) {
+	atOnce(len(unfinished), func(i int) {
 		if tasks[i] == nil {
 			return
 		}
-		f, err := luascripts.GetTask(ctx, c.Redis(), c.Keys(queue), luascripts.BatchTaskID(id, open[i].ID))
+		f, err := luascripts.GetTask(ctx, c.Redis(), c.Keys(queue), luascripts.BatchTaskID(id, unfinished[i].ID))
 		if err == nil && f.State == "retry" && !f.Ours {
 			tasks[i] = nil
 		}

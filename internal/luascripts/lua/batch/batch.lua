@@ -1,5 +1,5 @@
 -- batch.lua: what the scripts of a batch have in common: its end, and its rate. batch are
--- the keys record, open, ahead, batches and ended, as feed.lua has them, and the id.
+-- the keys record, unfinished, ahead, batches and ended, as feed.lua has them, and the id.
 
 local numbers = require("lib/numbers")
 local int, life = numbers.int, numbers.life
@@ -28,7 +28,7 @@ local function sample(batch, now)
 end
 
 local function delete_batch(batch)
-  redis.call("UNLINK", batch.record, batch.open, batch.ahead) -- of the largest window what is ahead takes long to free
+  redis.call("UNLINK", batch.record, batch.unfinished, batch.ahead) -- of the largest window what is ahead takes long to free
   redis.call("ZREM", batch.batches, batch.id)
 end
 
@@ -36,7 +36,7 @@ end
 -- of one that was cancelled not at all. It answers whether it did.
 local function finish(batch, now)
   local h = redis.call("HMGET", batch.record, "state", "end")
-  if not h[1] or h[1] == "ended" or redis.call("EXISTS", batch.open) == 1 then return false end
+  if not h[1] or h[1] == "ended" or redis.call("EXISTS", batch.unfinished) == 1 then return false end
   if h[1] == "cancelled" then
     delete_batch(batch)
     return true

@@ -8,16 +8,16 @@
 -- KEYS[3]  retry      asynq's sorted set of tasks to try again
 -- KEYS[4]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds
 -- KEYS[5]  record     hash of the batch
--- KEYS[6]  open       sorted set of its elements that were enqueued and have not ended, score = position
+-- KEYS[6]  unfinished sorted set of its elements that were enqueued and have not ended, score = position
 -- KEYS[7]  ahead      sorted set of its elements that are settled and not before the cursor
 -- KEYS[8]  batches    sorted set of the ids of batches that have not ended
 -- KEYS[9+] tasks      asynq's hash of each task
 -- ARGV[1]  id         of the batch
 -- ARGV[2]  count      how many elements, 1 to 100
 -- ARGV[3+] elements   of each: its id, and its task, see taskid.lua
--- returns  {status, now_us, open, 1 when all of it is gone by this, done, failed, dropped, then per element: code, record}; status: 0 there
+-- returns  {status, now_us, unfinished, 1 when all of it is gone by this, done, failed, dropped, then per element: code, record}; status: 0 there
 --          is no such batch, or it is not cancelled; 5 it is of a newer schema; code: 0 it runs, or is pending far behind, 1 deleted, 2
---          was gone or done, 3 had failed, 4 not open; record:
+--          was gone or done, 3 had failed, 4 is not among the unfinished; record:
 --          what it waited for, text
 
 local clock = require("lib/clock")
@@ -34,7 +34,7 @@ local NEWER, finish, newer = batch.NEWER, batch.finish, batch.newer
 return function(keys, args)
   local pending, due = keys[1], keys[4]
   local waits = { scheduled = keys[2], retry = keys[3] } -- by state
-  local batch = { record = keys[5], open = keys[6], ahead = keys[7], batches = keys[8], id = args[1] }
+  local batch = { record = keys[5], unfinished = keys[6], ahead = keys[7], batches = keys[8], id = args[1] }
   local count = tonumber(args[2])
   local COUNTED = { "dropped", "done", "failed" } -- by code
   local SCAN, SHORT = 20000, 2000 -- how many pending tasks one call scans, a third of a millisecond's; a list that is short
@@ -82,15 +82,15 @@ return function(keys, args)
   for i = 1, count do
     local element, short = args[2 * i + 1], args[2 * i + 2]
     local code, record = 4, ""
-    if redis.call("ZSCORE", batch.open, element) then code, record = drop(keys[8 + i], short, count - i) end
+    if redis.call("ZSCORE", batch.unfinished, element) then code, record = drop(keys[8 + i], short, count - i) end
     if COUNTED[code] then
-      redis.call("ZREM", batch.open, element)
+      redis.call("ZREM", batch.unfinished, element)
       redis.call("HINCRBY", batch.record, COUNTED[code], 1)
     end
     reply[#reply + 1] = code
     reply[#reply + 1] = record
   end
-  reply[3] = redis.call("ZCARD", batch.open)
+  reply[3] = redis.call("ZCARD", batch.unfinished)
   local ended = redis.call("HMGET", batch.record, "done", "failed", "dropped")
   for i = 1, 3 do reply[4 + i] = tonumber(ended[i]) end
   if finish(batch, now) then reply[4] = 1 end

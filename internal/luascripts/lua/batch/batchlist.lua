@@ -1,7 +1,7 @@
 -- batchlist.lua: elements of a batch in order, or batches of a queue. A script for the same reason as
 -- batchpeek.lua.
 --
--- KEYS[1]  elements   sorted set of them, open or ahead, score = position; or batches or ended, with a score of theirs
+-- KEYS[1]  elements   sorted set of them, unfinished or ahead, score = position; or batches or ended, with a score of theirs
 -- ARGV[1]  from       score of the first
 -- ARGV[2]  most       how many, 1 to 1000
 -- returns  {how many, then per element: id, position}; ids are text

@@ -3,7 +3,7 @@
 -- was there.
 --
 -- KEYS[1]  record     hash of the batch
--- KEYS[2]  open       sorted set of its elements that were enqueued and have not ended, score = position
+-- KEYS[2]  unfinished sorted set of its elements that were enqueued and have not ended, score = position
 -- KEYS[3]  ahead      sorted set of its elements that are settled and not before the cursor
 -- KEYS[4]  batches    sorted set of the ids of batches that have not ended
 -- KEYS[5]  ended      sorted set of the ids of those that have, score = until when their records are kept
@@ -18,7 +18,7 @@ local batch = require("batch/batch")
 local finish, newer, sample = batch.finish, batch.newer, batch.sample
 
 return function(keys, args)
-  local batch = { record = keys[1], open = keys[2], ahead = keys[3], batches = keys[4], ended = keys[5], id = args[1] }
+  local batch = { record = keys[1], unfinished = keys[2], ahead = keys[3], batches = keys[4], ended = keys[5], id = args[1] }
   local count = tonumber(args[2])
 
   local now = clock()
@@ -34,8 +34,8 @@ return function(keys, args)
   end
 
   local n, m = 0, 0
-  if #done > 0 then n = redis.call("ZREM", batch.open, unpack(done)) end
-  if #failed > 0 then m = redis.call("ZREM", batch.open, unpack(failed)) end
+  if #done > 0 then n = redis.call("ZREM", batch.unfinished, unpack(done)) end
+  if #failed > 0 then m = redis.call("ZREM", batch.unfinished, unpack(failed)) end
   if n + m == 0 or redis.call("EXISTS", batch.record) == 0 then return { 0, 0, 0 } end
   sample(batch, now)
   if n > 0 then redis.call("HINCRBY", batch.record, "done", n) end

@@ -7,7 +7,7 @@
 -- KEYS[3]  due        as enqueue.lua has it
 -- KEYS[4]  sent       string, what this call answered, a letter for its end and one an element; lives for a minute
 -- KEYS[5]  record     hash of the batch
--- KEYS[6]  open       sorted set of its elements that were enqueued and have not ended, score = position
+-- KEYS[6]  unfinished sorted set of its elements that were enqueued and have not ended, score = position
 -- KEYS[7]  ahead      sorted set of its elements that are settled, enqueued or refused, and not before the cursor, score = position; some before
 --                     it too, until they are taken out
 -- KEYS[8]  batches    sorted set of the ids of batches that have not ended
@@ -23,7 +23,7 @@
 -- ARGV[8]  count      how many elements, 0 to 100
 -- ARGV[9+] elements   of each: its position; its id; then as enqueue.lua has them: task, token, message, how it is put, when, what it
 --                     waits for, life of the lock. An empty message: it is refused, and why stands where it says what it waits for
--- returns  {status, now_us, open, 1 when the batch ended by this, then count codes}, integers; status: 1 done; nothing was done: -1 the
+-- returns  {status, now_us, unfinished, 1 when the batch ended by this, then count codes}, integers; status: 1 done; nothing was done: -1 the
 --          batch is another's, or gone, or calls are forgotten; -2 it does not run; 5 it is of a newer schema. Codes: as
 --          enqueue.lua's, of which 0 and -1 count as refused; 2 no room, not settled: then the cursor stays; 3 was settled
 --          before; 4 refused
@@ -39,7 +39,7 @@ local NEWER, finish, newer = batch.NEWER, batch.finish, batch.newer
 
 return function(keys, args)
   local queue, sent = { pending = keys[1], scheduled = keys[2], due = keys[3] }, keys[4]
-  local batch = { record = keys[5], open = keys[6], ahead = keys[7], batches = keys[8], ended = keys[9], id = args[1] }
+  local batch = { record = keys[5], unfinished = keys[6], ahead = keys[7], batches = keys[8], ended = keys[9], id = args[1] }
   local owner, cursor, mark, over, pace_at = args[2], tonumber(args[3]), args[4], args[5] == "1", args[6]
   local count, FIELDS = tonumber(args[8]), 10
   local WHY = { [0] = "id taken", [-1] = "duplicate" } -- by code, as batch.go has them
@@ -49,15 +49,15 @@ return function(keys, args)
   local reply = { 1, now, 0, 0 }
   local answered = redis.call("GET", sent) or ""
   if #answered == count + 1 then
-    reply[3] = redis.call("ZCARD", batch.open)
+    reply[3] = redis.call("ZCARD", batch.unfinished)
     for i = 0, count do reply[4 + i] = string.byte(answered, i + 1) - 98 end
     return reply
   end
   if newer(batch) then return { NEWER, now, 0, 0 } end
   local h = redis.call("HMGET", batch.record, "owner", "state", "window", "weight", "cursor", "calls")
   if h[1] ~= owner or tonumber(h[6] or "0") < tonumber(args[7]) then return { -1, now, 0, 0 } end
-  if h[2] ~= "running" then return { -2, now, redis.call("ZCARD", batch.open), 0 } end
-  local room = max(1, floor(h[3] * h[4] / 100)) - redis.call("ZCARD", batch.open)
+  if h[2] ~= "running" then return { -2, now, redis.call("ZCARD", batch.unfinished), 0 } end
+  local room = max(1, floor(h[3] * h[4] / 100)) - redis.call("ZCARD", batch.unfinished)
   local from = tonumber(h[5])
 
   -- settle is what becomes of an element, whose arguments stand from args[a] on
@@ -71,7 +71,7 @@ return function(keys, args)
     local code = put(args, queue, now, task, lock, a + 2)
     if code == 1 then
       room = room - 1
-      redis.call("HINCRBY", batch.record, "enqueued", redis.call("ZADD", batch.open, int(position), element))
+      redis.call("HINCRBY", batch.record, "enqueued", redis.call("ZADD", batch.unfinished, int(position), element))
     end
     return code
   end
@@ -102,7 +102,7 @@ return function(keys, args)
     local before = min(DROPS, redis.call("ZCOUNT", batch.ahead, "-inf", "(" .. int(cursor)))
     if before > 0 then redis.call("ZREMRANGEBYRANK", batch.ahead, 0, before - 1) end -- what is left goes by the next calls
   end
-  reply[3] = redis.call("ZCARD", batch.open)
+  reply[3] = redis.call("ZCARD", batch.unfinished)
   if over and not full then
     redis.call("HSET", batch.record, "end", "1")
     if finish(batch, now) then
