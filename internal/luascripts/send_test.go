@@ -231,7 +231,7 @@ func TestErrorsNameFileAndLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(modules()["limit/ledger"].raw, "\n")
-	reads := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, `call("GETRANGE", key, "0", "398")`) })
+	reads := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, `call("GETRANGE", key, "0", limit.last_byte)`) })
 	want := fmt.Sprintf("limit/peek.lua at limit/ledger.lua:%d: WRONGTYPE", reads+1)
 	for name, c := range map[string]redis.Scripter{"functions": rdb, "scripts": behind{rdb}} {
 		_, err := Peek(t.Context(), c, k, PeekArgs{Numbers: Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 1})

@@ -34,8 +34,8 @@ local BYTES = { [0] = 72, [3] = 96, [5] = 112 }
 
 local function fresh()
   return { -- all fields are named: a table that grows is slow
-    token = NO_TOKEN, known = false, newest = 0, used = 0, start = 0, before = 0, before_at = 0, taken = 0, changed = 0,
-    key = nil, limit = nil, tokens = nil, dirty = false,
+    token = NO_TOKEN, kept = 0, known = false, newest = 0, used = 0, start = 0, before = 0, before_at = 0, taken = 0, changed = 0,
+    key = nil, limit = nil, tokens = nil, dirty = false, list = nil, alive = nil, granted = nil, carried = nil, t = nil, r = nil, f = nil,
   }
 end
 
@@ -91,17 +91,16 @@ end
 -- they are not those of limit. nil for what value does not write
 local function read(kind, limit, s)
   local doubles = kind.doubles or 0
-  if #s ~= 17 + BYTES[doubles] then return nil end
+  if #s ~= 17 + BYTES[doubles] or string.byte(s, 17) > 2 then return nil end
   local newest, used, start, before, before_at, taken, changed, n, W, a, x, y, b, z = unpack_at(FORMATS[doubles], s, 18)
   local sum = newest + used + start + before + before_at + taken + changed
   if doubles > 0 then sum = sum + x + y end
   if not (n >= 1 and W >= 1 and sum >= 0 and sum < HUGE) then return nil end
   local ledger = {
-    token = string.sub(s, 2, 9), known = true, newest = newest, used = used, start = start, before = before, before_at = before_at,
-    taken = taken, changed = changed,
-    key = nil, limit = nil, tokens = nil, dirty = false,
+    token = string.sub(s, 2, 9), kept = string.byte(s, 17), known = true, newest = newest, used = used, start = start,
+    before = before, before_at = before_at, taken = taken, changed = changed,
+    key = nil, limit = nil, tokens = nil, dirty = false, list = nil, alive = nil, granted = nil, carried = nil, t = nil, r = nil, f = nil,
   }
-  if string.byte(s, 17) == 1 then ledger.second = true end
   if doubles == 0 then a = nil else kind.keep(ledger, x, y, z) end
   if doubles < 5 then b = nil end
   if limit and limit.kind == kind and n == limit.n and W == limit.W and a == limit.a and b == limit.b then return ledger end
@@ -116,7 +115,7 @@ local function value(limit, ledger)
   local doubles = kind.doubles or 0
   local x, y, z
   if doubles > 0 then x, y, z = kind.own(ledger) end
-  return (ledger.second and "\1" or "\0") .. pack(FORMATS[doubles], ledger.newest, ledger.used, ledger.start, ledger.before, ledger.before_at,
+  return string.char(ledger.kept) .. pack(FORMATS[doubles], ledger.newest, ledger.used, ledger.start, ledger.before, ledger.before_at,
     ledger.taken, ledger.changed,
     limit.n, limit.W, limit.a or 0, x or 0, y or 0, limit.b or 0, z or 0)
 end

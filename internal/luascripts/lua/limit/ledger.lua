@@ -2,16 +2,16 @@
 --
 -- A ledger is a string: 1 byte names the kind that wrote it, and with it the schema; 8 bytes
 -- are the token of the newest grant; 7 bytes the version of the limit that it was written
--- under; the rest is the kind's own. `second` of it says that the token is remembered by
--- another rule of its call, see tokens.lua.
+-- under; the rest is the kind's own. `kept` of it says where the token is remembered besides, see
+-- tokens.lua.
 --
 -- A limit is a table that never changes: letter, kind, n, W, more and version, and what its
 -- kind reads of these. A ledger is a table that a script reads once, decides on, and writes
--- once: key, limit, token, second, newest (instant of the newest grant, 0 for none), known
+-- once: key, limit, token, kept, newest (instant of the newest grant, 0 for none), known
 -- (there is a value), and what its kind keeps. Each kind gives these functions:
 --
 --   fresh(limit, key)                   a key on which nothing was spent
---   read(kind, limit, s, key)           what s, the head of the value, holds; nil when the kind writes no such value. The second
+--   read(kind, limit, s, key, asked)    what s, the head of the value, of at most `asked` bytes, holds; nil when the kind writes no such value. The second
 --                                       answer is the limit that it was written under, when that is not `limit`
 --   grants(ledger, limit)               what another kind needs to know of the past: {at, count, at, count ...}, oldest first
 --   earliest(limit, ledger, now, before, cost)  when cost permits behind `before` others go, if all go as early as possible
@@ -22,7 +22,7 @@
 --
 -- and, where it has them,
 --
---   numbers(limit)                      reads limit.more
+--   numbers(limit)                      reads limit.more, and says in limit.reads how much of a value is read at once
 --   covered(limit, now)                 whether it can decide about now
 --   settle(limit, old, ledger)          carries a ledger over from other numbers
 --   carry(limit, ledger, grants)        the same from the grants that another kind told
@@ -48,6 +48,7 @@ local call, sub = redis.call, string.sub
 local NEVER = 6755399441055743 -- the year 2184: what is further away is told so, a score in line holds no more
 local STEPS = 1048576 -- steps of the largest cost of a limit, about
 local NEWER, NOT_COVERED, OUTDATED, CORRUPT = 5, 6, 7, 8 -- statuses, see read
+local READ = 399 -- so many bytes of a value hold what any kind but a large ring writes
 local MOST = 256 -- limits that are kept from call to call
 
 local KINDS = {
@@ -75,7 +76,9 @@ local function limit_of(letter, n, W, more, version)
   if count == MOST then limits, count = {}, 0 end
   limit = { letter = letter, kind = kind_of(letter), n = tonumber(n), W = tonumber(W), more = more, version = tonumber(version) }
   limit.stamp, limit.life = timestamp(limit.version), numbers.int(life(limit.W)) -- as they are written
+  limit.reads = READ
   if limit.kind.numbers then limit.kind.numbers(limit) end
+  limit.last_byte = string.format("%d", limit.reads - 1)
   limit.counts = limit.W * math.ceil(max(limit.n, limit.burst or 0) / limit.n) -- for so long, at most, a permit counts
   limit.unit = 1 -- so many permits are one step of a ticket, see line.lua
   while max(limit.n, limit.burst or 0) > STEPS * limit.unit do limit.unit = 2 * limit.unit end
@@ -104,20 +107,21 @@ local function read(rule, now, nothing)
   local key, limit = rule.key, rule.limit
   local kind = limit.kind
   if kind.covered and not kind.covered(limit, now) then return nil, NOT_COVERED end
-  local s = nothing and "" or call("GETRANGE", key, "0", "398")
+  local s = nothing and "" or call("GETRANGE", key, "0", limit.last_byte)
   if s == "" then return fresh(limit, key) end
   local letter = sub(s, 1, 1)
   local writer = letter == limit.letter and kind or kind_of(letter)
   if not writer then return nil, NEWER end
   if #s < 16 then return nil, CORRUPT end
-  local ledger, old = writer.read(writer, writer == kind and limit or nil, s, key)
+  if writer ~= kind and limit.reads < READ then s = call("GETRANGE", key, 0, READ - 1) end
+  local ledger, old = writer.read(writer, writer == kind and limit or nil, s, key, writer == kind and limit.reads or READ)
   if not ledger or not (ledger.newest >= 0 and ledger.newest <= NEVER) then return nil, CORRUPT end
   local other = sub(s, 10, 16) ~= limit.stamp
   if other and timestamp_at(s, 10) > limit.version then return nil, OUTDATED, timestamp_at(s, 10) end
   if writer ~= kind then
     local before = ledger
     ledger = fresh(limit, key)
-    ledger.token, ledger.second, ledger.known, ledger.replaces = before.token, before.second, true, true
+    ledger.token, ledger.kept, ledger.known, ledger.replaces = before.token, before.kept, true, true
     if not kind.lease then
       local grants = writer.grants(before, limit)
       if kind.carry then

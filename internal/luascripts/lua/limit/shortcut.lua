@@ -6,7 +6,7 @@ local ledger = require("limit/ledger")
 local tokens = require("limit/tokens")
 local rulecall = require("limit/rulecall")
 local open, earliest, floor = ledger.open, ledger.earliest, math.floor
-local held_at, put, spend_all = tokens.held_at, tokens.put, tokens.spend_all
+local held_at, note, put, spend_all = tokens.held_at, tokens.note, tokens.put, tokens.spend_all
 local set_keys, call, sub, NONE, TRY = rulecall.set_keys, redis.call, string.sub, {}, 0 -- TRY is a mode, see acquire.lua
 
 -- The function answers calls from i to last, whose keys stand behind keys[k], into replies, and returns the
@@ -29,7 +29,6 @@ return function(script, form, keys, k, args, i, last, replies, existing)
     rule.no_tokens = of.known and existing == 1 -- the ledger alone
     if not rule.no_tokens and call("EXISTS", rule.line) > 0 then return i end
   end
-  if i == last and held_at(rule, token) then return i end
   if i < last then
     local seen = { [of.token] = true }
     list = {}
@@ -45,6 +44,8 @@ return function(script, form, keys, k, args, i, last, replies, existing)
   local many, from = last - i + 1, of.newest > 0 and earliest(rule, 0, 0, want) or 0
   while many > 1 and kind.earliest(limit, of, now, (many - 1) * want, want) > now do many = floor(many / 2) end
   if from > now then many = 0 end
+  local new = i == last and (many > 0 and note(rule, token, now) or held_at(rule, token) and 0)
+  if new == 0 then return i end -- decide.lua says what became of the token
   if many > 0 then
     spend_all(rule, now, list or { token }, many, i, replies)
     if not kind.worth then replies[i] = from == 0 and -1 or now - from else replies[i][4] = from end

@@ -1,7 +1,7 @@
 -- sliding.lua: the ledger of `sliding n/W`, a ring of grants in one string.
 --
 -- value  the head of every ledger, see ledger.lua; 3 bytes, index of the newest record, of
---        which the highest bit is that of `second`; records: 7 bytes each, big-endian
+--        which the two highest bits are those of `kept`; records: 7 bytes each, big-endian
 --        microseconds, one a permit, at most max(n, largest n so far) of them
 --
 -- The k-th newest grant is one GETRANGE away, whatever n is; nothing has to be
@@ -15,7 +15,8 @@ local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
 local call, byte, sub, char, format = redis.call, string.byte, string.sub, string.char, string.format
 local HEADER, WIDTH = 19, 7
-local READ = 399 -- so many bytes are read at once, which are all of a ring of 54 permits
+local WHOLE = 54 -- a ring of so many permits is read at once, of a larger one the head
+local NONE = {} -- no runs: it stays empty
 local CHUNK = 2000 -- records that are written or moved at a time: a long text is slow to make
 local MOVED = 50000 -- records that one call moves at most
 local GROUPS = 32 -- what another algorithm is told of the past
@@ -29,11 +30,11 @@ end
 -- a ledger has `count` records in Redis, of which `head` is the newest, and `text`, what was
 -- read of them, from a byte on; behind them are `pending` permits that are not written yet, as
 -- `runs` of one instant each: {at, permits, at, permits ...}, of which the last is `newest`.
--- All fields are named: a table that grows is slow
+-- All fields are named, and `runs` is made with its first: a table that grows is slow
 local function make(key, count, head, size, token, text)
   return {
-    key = key, limit = nil, tokens = nil, token = token, known = count > 0, newest = 0, dirty = false,
-    count = count, head = head, size = size, pending = 0, runs = {}, text = text, from = 0,
+    key = key, limit = nil, tokens = nil, token = token, kept = 0, known = count > 0, newest = 0, dirty = false, list = nil, alive = nil,
+    count = count, head = head, size = size, pending = 0, runs = NONE, text = text, from = 0, asked = nil, carried = nil, granted = nil,
   }
 end
 
@@ -77,7 +78,7 @@ end
 local function header(ledger, head)
   local low = head % 256
   local high = (head - low) / 256
-  return "s" .. ledger.token .. ledger.limit.stamp .. char(floor(high / 256) + (ledger.second and 128 or 0), high % 256, low)
+  return "s" .. ledger.token .. ledger.limit.stamp .. char(floor(high / 256) + 64 * ledger.kept, high % 256, low)
 end
 
 -- put writes runs of records from an index of a ring on, but for the first `skip` permits
@@ -132,7 +133,7 @@ local function write_anew(ledger, now)
   call("SET", key, header(ledger, kept - 1), "PX", numbers.int(px))
   put(key, kept, 0, ledger.runs, ledger.pending - kept)
   ledger.anew, ledger.size = nil, max(limit.n, kept)
-  ledger.count, ledger.head, ledger.pending, ledger.runs, ledger.text, ledger.from = kept, kept - 1, 0, {}, "", 0
+  ledger.count, ledger.head, ledger.pending, ledger.runs, ledger.text, ledger.from = kept, kept - 1, 0, NONE, "", 0
 end
 
 return {
@@ -142,12 +143,16 @@ return {
     return make(key, 0, -1, limit.n, NO_TOKEN, "")
   end,
 
-  read = function(_, limit, s, key)
+  numbers = function(limit)
+    limit.reads = HEADER + WIDTH * (limit.n > WHOLE and 1 or WHOLE + 1)
+  end,
+
+  read = function(_, limit, s, key, asked)
     if #s < HEADER then return nil end
     local a, b, c = byte(s, 17, 19)
-    local head = (a % 128 * 256 + b) * 256 + c
+    local head = (a % 64 * 256 + b) * 256 + c
     local ledger = make(key, 1, head, 0, sub(s, 2, 9), s)
-    if #s < READ and #s > HEADER then
+    if #s < asked and #s > HEADER then
       ledger.count = (#s - HEADER) / WIDTH
       ledger.newest = head < ledger.count and ledger.count % 1 == 0 and timestamp_at(s, HEADER + head * WIDTH + 1)
     else
@@ -156,8 +161,8 @@ return {
       ledger.newest, ledger.text, ledger.from = timestamp_at(two, 1), two, HEADER + head * WIDTH
       ledger.count = #two < 2 * WIDTH and head + 1 or (call("STRLEN", key) - HEADER) / WIDTH
     end
-    if ledger.count % 1 ~= 0 or head >= ledger.count then return nil end
-    if a > 127 then ledger.second = true end
+    if ledger.count % 1 ~= 0 or head >= ledger.count or a > 191 then return nil end
+    ledger.kept = floor(a / 64)
     ledger.size = limit and max(limit.n, ledger.count) or ledger.count
     return ledger
   end,
@@ -219,7 +224,9 @@ return {
 
   charge = function(_, ledger, at, cost)
     local runs = ledger.runs
-    if runs[1] and at == ledger.newest then
+    if not runs[1] then
+      ledger.runs = { at, cost }
+    elseif at == ledger.newest then
       runs[#runs] = runs[#runs] + cost
     else
       runs[#runs + 1], runs[#runs + 2] = at, cost
@@ -245,13 +252,17 @@ return {
     if many == 1 and ledger.head == 0 then -- the record stands right behind the head of the value
       call("SETRANGE", key, "0", header(ledger, 0) .. timestamp(ledger.newest))
     else
-      put(key, size, (ledger.head + 1 - many) % size, ledger.runs, ledger.pending - many)
+      if many == 1 then
+        call("SETRANGE", key, offset(ledger.head, 0), timestamp(ledger.newest))
+      else
+        put(key, size, (ledger.head + 1 - many) % size, ledger.runs, ledger.pending - many)
+      end
       call("SETRANGE", key, "0", header(ledger, ledger.head))
     end
     -- gives back what Redis set aside for a ring to grow, half of it: it grows no more
     local full = count > 0 and count < size and count + many >= size
     if full and size <= FITTED then call("SET", key, call("GETRANGE", key, 0, -1), "KEEPTTL") end
-    ledger.count, ledger.pending, ledger.runs, ledger.text, ledger.from = min(size, count + many), 0, {}, "", 0
+    ledger.count, ledger.pending, ledger.runs, ledger.text, ledger.from = min(size, count + many), 0, NONE, "", 0
     if ledger.known then
       live(key, ledger.newest + limit.W - now)
     else

@@ -4,9 +4,11 @@
 -- its place it moves to a sorted set of its own, for as long as a copy of its call may still
 -- arrive, however long the grant counts: who corrects it later tells its instant. Where the
 -- window is shorter than that it is written there at once, because the ledger goes with its
--- window. Only the first rule of a call remembers its token: what corrects a grant brings the
--- same rules. In the headers of the others the token stands as `second`, and goes with the next.
+-- window, and where grants follow each other, so that one command looks it up and writes it. Only
+-- the first rule of a call remembers its token: what corrects a grant brings the same rules.
 --
+-- kept  where the token in the header is remembered besides: 0 nowhere, so that it moves with the next grant; 1 by the first rule
+--       of its call; 2 in the sorted set
 -- tokens  sorted set of tokens. The score says what became of each:
 --           the instant of its grant; of a lease the instant at which it ends, see leases.lua
 --           -t                        it was withdrawn at t; or t is RESENT_WITHIN before its grant stops to count, if that is later
@@ -20,13 +22,14 @@
 
 local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
-local max, min = math.max, math.min
+local floor, max, min = math.floor, math.max, math.min
 local RESENT_WITHIN, NO_TOKEN, int, live = numbers.RESENT_WITHIN, numbers.NO_TOKEN, numbers.int, numbers.live
 local write = ledger.write
 
-local call, byte, sub = redis.call, string.byte, string.sub
+local call, byte = redis.call, string.byte
 local ADJUSTMENTS = 4503599627370496
-local STRETCH = -6 -- an instant but for five digits, a tenth of a second. The set gets a new life once in each, and lives so much longer than it must
+local BY_FIRST, IN_SET = 1, 2 -- of `kept`
+local STRETCH = 100000 -- the set gets a new life once in each, and lives so much longer than it must
 
 -- held_at is the instant of the token's grant, a negative number when the token
 -- was withdrawn, nil when it is new. A lease is held until it ends. Its instant is that of its last renewal, or of its grant:
@@ -64,37 +67,55 @@ local function forget_old(tokens, lowest, highest, many)
   if #old > 0 then call("ZREM", tokens, unpack(old)) end
 end
 
--- remember keeps tokens, {score, token ...}, the newest last. One that is known keeps its score: that of an adjustment is
--- negative
-local function remember(tokens, list, now)
-  local new, last = call("ZADD", tokens, "NX", unpack(list)), list[#list - 1]
-  if new == 0 then return end -- it was there
-  local again = 2 * new < #list and sub(list[1], 1, STRETCH) == sub(last, 1, STRETCH) -- the grant before is there, of the same stretch
+-- remember keeps tokens, {score, token ...}, of grants up to `last`, and says whether one was new. One that is known keeps its
+-- score: that of an adjustment is negative. `before` is the newest grant that the set had, 0 when that is not known
+local function remember(tokens, list, last, before, now)
+  if call("ZADD", tokens, "NX", unpack(list)) == 0 then return false end
+  local again = floor(before / STRETCH) == floor(last / STRETCH)
   if not again or byte(list[2], 8) < 32 then -- one call in eight, which clears more than the eight add
     forget_old(tokens, "0", int(now - RESENT_WITHIN), 64 + 8 * #list)
   end
-  if not again then live(tokens, last + RESENT_WITHIN + 100000 - now) end
+  if not again then live(tokens, last + RESENT_WITHIN + STRETCH - now) end
+  return true
+end
+
+-- at_once says that a token is written to the set with its grant
+local function at_once(rule, now)
+  local of = rule.ledger
+  return rule.index == 1 and (rule.W < RESENT_WITHIN or of.newest + RESENT_WITHIN > now and of.token ~= NO_TOKEN)
+end
+
+-- note looks a token up that is about to be granted now, and remembers it, by one command: 1 when it is new, 0 when it is not.
+-- It answers nil where only held_at can say that
+local function note(rule, token, now)
+  local of = rule.ledger
+  if of.kept ~= IN_SET or rule.no_tokens or not at_once(rule, now) then return nil end
+  of.noted = of.token ~= token and remember(of.tokens, { int(now), token }, now, of.newest, now)
+  return of.noted and 1 or 0
 end
 
 -- spend makes a grant of a rule, which put writes
 local function spend(rule, now, at, token)
   local of = rule.ledger
-  local list, kind, newest, held, index = of.list, rule.kind, of.newest, of.token, rule.index
+  local list, kind, newest, held = of.list, rule.kind, of.newest, of.token
   if not kind.lease then
-    local first = index == 1 and rule.W < RESENT_WITHIN
-    local before = newest + RESENT_WITHIN > now and held ~= NO_TOKEN and not of.second and not (list and rule.W < RESENT_WITHIN)
+    local first, before = at_once(rule, now), newest + RESENT_WITHIN > now and held ~= NO_TOKEN and of.kept == 0
+    if not list then of.alive = of.kept == IN_SET and newest or 0 end
     if of.granted then
       if before then of.granted[held] = of.granted.scores and of.granted.scores[held] or newest end
       of.granted[token] = at
     end
-    if before and first then -- at once: a table that grows is slow
+    if of.noted then
+      of.noted = nil
+    elseif before and first and not list then -- at once: a table that grows is slow
       of.list = { int(newest), held, int(at), token }
     elseif before or first then
       list = list or {}
       of.list = list
-      list[#list + 1], list[#list + 2] = int(first and at or newest), first and token or held
+      if before then list[#list + 1], list[#list + 2] = int(newest), held end
+      if first then list[#list + 1], list[#list + 2] = int(at), token end
     end
-    if index > 1 then of.second = true elseif of.second then of.second = nil end
+    of.kept = rule.index > 1 and BY_FIRST or first and IN_SET or 0
   end
   kind.charge(rule.limit, of, at, rule.want)
   of.newest, of.token, of.dirty = at, token, true
@@ -124,6 +145,9 @@ local function spend_all(rule, now, tokens, many, i, replies)
     list[n + 1], list[n + 2], n = at, tokens[m], n + 2
     replies[i + m] = 0
   end
+  if of.kept == 0 then -- one grant after another would have written it
+    list[n + 1], list[n + 2], of.kept = at, tokens[many], IN_SET
+  end
   of.list = list
 end
 
@@ -137,7 +161,7 @@ local function put(of, now)
   local list = of.list
   if list then
     of.list = nil
-    remember(of.tokens, list, now)
+    remember(of.tokens, list, of.newest, of.alive, now)
   end
 end
 
@@ -211,15 +235,12 @@ local function lessen(rule, now, held, token)
   local newest = of.token == token and of.newest
   give_back(rule, now, held, -rule.want, rule.stated_worth)
   if not newest or of.newest == newest then return end
-  local second = of.second
   forget(rule)
-  if newest + RESENT_WITHIN > now and not second then
-    remember(of.tokens, { int(newest), token }, now)
-  end
+  if newest + RESENT_WITHIN > now and of.kept == 0 then remember(of.tokens, { int(newest), token }, newest, 0, now) end
 end
 
 return {
-  keep_adjustment = keep_adjustment, grant = grant, granted = granted, held_at = held_at, lessen = lessen, put = put, read_stated = read_stated,
+  keep_adjustment = keep_adjustment, grant = grant, granted = granted, held_at = held_at, lessen = lessen, note = note, put = put, read_stated = read_stated,
   spend = spend, spend_all = spend_all, unspend = unspend,
   withdraw = withdraw,
 }
