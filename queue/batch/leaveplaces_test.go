@@ -1,49 +1,21 @@
 package batch
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net"
-	"slices"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
 
-// cancelFails makes cancel.lua fail for a key, as if its server could not be reached.
-type cancelFails struct{ tag string }
-
-func (cancelFails) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (cancelFails) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (f cancelFails) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		name := fmt.Sprint(cmd.Args()[min(1, len(cmd.Args())-1)])
-		if strings.HasSuffix(name, "_cancel") && slices.ContainsFunc(cmd.Args(), func(a any) bool { return strings.Contains(fmt.Sprint(a), f.tag) }) {
-			err := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
-			cmd.SetErr(err)
-			return err
-		}
-		return next(ctx, cmd)
-	}
-}
-
 // Elements give their places up. One whose server does not answer keeps none of the others from doing so.
 func TestElementsLeaveTheirPlacesBesideAServerThatIsAway(t *testing.T) {
 	t.Parallel()
 	redistest.NeedFunctions(t)
 	rdb := redistest.StartCluster(t, 3)
-	rdb.AddHook(cancelFails{"{+1}"})
+	rdb.AddHook(redistest.FailingScripts{"cancel": "{+1}"})
 	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{
 		{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")},
 	}})
