@@ -487,10 +487,8 @@ func (i *Inspector) cancel(ctx context.Context, queue string, w onKeyTask) error
 	defer cancel()
 	_, _ = luascripts.Wake(ctx, i.rdb, i.keys(queue), []luascripts.DueTask{w.task}, time.Now(), false)
 	if booked {
-		promoted, err := throttle.ForWorkers.CancelBooking(ctx, ref)
-		if err == nil {
-			promotion.Move(ctx, i.rdb, i.cfg.Prefix, i.set, promoted...)
-		}
+		promoted, _ := throttle.ForWorkers.CancelBooking(ctx, ref)
+		promotion.Move(ctx, i.rdb, i.cfg.Prefix, i.set, promoted...)
 	}
 	return nil
 }
@@ -598,6 +596,7 @@ func (i *Inspector) front(ctx context.Context, queue string, w onKeyTask) error 
 		return fmt.Errorf("%w: it has no place in a line", ErrNotWaiting)
 	}
 	promoted, err := throttle.ForWorkers.First(ctx, ref, s.Rule)
+	defer func() { promotion.Move(ctx, i.rdb, i.cfg.Prefix, i.set, promoted...) }() // also beside an error
 	if err != nil {
 		return fmt.Errorf("inspect: move a task to the front: %w", err)
 	}
@@ -605,7 +604,6 @@ func (i *Inspector) front(ctx context.Context, queue string, w onKeyTask) error 
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
 	}
 	promoted = append(promoted, throttle.Promotion{Job: ref.Job, At: s.At, Wait: max(0, s.At.Sub(s.Now))})
-	promotion.Move(ctx, i.rdb, i.cfg.Prefix, i.set, promoted...)
 	return nil
 }
 

@@ -397,10 +397,10 @@ func (c *Client) cancelUnused(ctx context.Context, entries []*pendingTask) {
 			continue
 		}
 		next, err := e.Policy.Cancel(ctx, e.Request)
+		promoted = append(promoted, next...)
 		if err != nil && !luascripts.Sharded(c.rdb) && !throttle.ForWorkers.Answered(err) {
 			break // the one server does not answer; of a Cluster that of another key may
 		}
-		promoted = append(promoted, next...)
 	}
 	promotion.Move(ctx, c.rdb, c.cfg.Prefix, c.set, promoted...)
 }

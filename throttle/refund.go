@@ -145,6 +145,7 @@ func (f refund) in(ctx context.Context, t storeCall) (_ []Promotion, given bool,
 	}
 	args := luascripts.CancelArgs{Rules: p.calls(f.ids, f.r), Policy: p.name, Token: uint64(f.r.Token), Job: f.r.Job}
 	f.r.grant.addTo(args.Rules, p, f.r.Key)
+	var promoted []Promotion
 	var reply luascripts.CancelReply
 	for again := true; again; {
 		_, misfit := p.rules.fits(t.limits, &f.r)
@@ -152,10 +153,12 @@ func (f refund) in(ctx context.Context, t storeCall) (_ []Promotion, given bool,
 		setLimits(args.Rules, t.limits, t.begin())
 		var err error
 		reply, err = t.store.cancel(ctx, args)
+		// of a Cluster some slots may have given back, and promoted others, while another failed or has to be asked again
+		promoted = append(promoted, p.rules.promotions(reply.Promoted, f.ids, reply.Now)...)
 		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
-		if err != nil { // of a Cluster some slots may have given back, and promoted others
-			return p.rules.promotions(reply.Promoted, f.ids, reply.Now), false, err
+		if err != nil {
+			return promoted, false, err
 		}
 	}
-	return p.rules.promotions(reply.Promoted, f.ids, reply.Now), reply.Status == luascripts.Granted, nil
+	return promoted, reply.Status == luascripts.Granted, nil
 }

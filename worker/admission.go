@@ -456,7 +456,6 @@ func (t *attempt) cancelBookings(ctx context.Context, task *asynq.Task) {
 	}
 	after, cancel := t.after(ctx)
 	defer cancel()
-	if promoted, err := p.limits.Cancel(after, demand.Request(t.job)); err == nil {
-		t.a.promotions.add(promoted...)
-	} // otherwise they expire
+	promoted, _ := p.limits.Cancel(after, demand.Request(t.job)) // places that stay behind are parked when their instants have come
+	t.a.promotions.add(promoted...)
 }

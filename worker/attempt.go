@@ -406,11 +406,10 @@ func (t *attempt) returnGrant(ctx context.Context, p *throttle.Policy, d throttl
 	ctx, cancel := t.after(ctx)
 	defer cancel()
 	promoted, err := throttle.ForWorkers.Return(ctx, p, d.Request)
+	t.a.promotions.add(promoted...) // some slots of a Cluster may have promoted jobs when another failed
 	if err != nil {
 		t.a.withdrawals.later(p, d.Request)
-		return
 	}
-	t.a.promotions.add(promoted...)
 }
 
 // refundAndForget refunds all grants of the attempt and forgets them: it holds nothing any more.
@@ -456,11 +455,10 @@ func (t *attempt) refund(ctx context.Context, g decided) {
 	}
 	g.Job = "" // its booking ended with the grant: if there is one now, a later Acquire made it
 	promoted, err := g.policy.Refund(ctx, g.Request)
+	t.a.promotions.add(promoted...)
 	if err != nil {
 		t.a.withdrawals.later(g.policy, g.Request)
-		return
 	}
-	t.a.promotions.add(promoted...)
 }
 
 // end looks at what the handler made of its deferrals: the one that it returned counts, and
@@ -501,9 +499,8 @@ func (t *attempt) cancelBooking(ctx context.Context, h decided) {
 	}
 	after, cancel := t.after(ctx)
 	defer cancel()
-	if promoted, err := h.policy.Cancel(after, h.Request); err == nil {
-		t.a.promotions.add(promoted...)
-	}
+	promoted, _ := h.policy.Cancel(after, h.Request) // a place that stays behind is parked when its instant has come
+	t.a.promotions.add(promoted...)
 }
 
 // after is a context for what must be done although the attempt is over.

@@ -318,11 +318,11 @@ func (g *feeding) leave(ctx context.Context, items []*item) {
 			continue
 		}
 		next, err := p.task.Policy.Cancel(ctx, p.task.Request)
+		promoted = append(promoted, next...)
 		if err != nil && !luascripts.Sharded(g.f.c.Redis()) && !throttle.ForWorkers.Answered(err) {
 			break // the one server does not answer; of a Cluster that of another key may
 		}
 		p.task.Own = err != nil
-		promoted = append(promoted, next...)
 	}
 	g.f.c.Promote(ctx, promoted)
 }
