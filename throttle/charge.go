@@ -36,6 +36,7 @@ type adjustment struct {
 	of    Token // the payment that comes back; of the grant when more is charged
 	by    []int // by rule, below 0 for what comes back
 	held  []int // of that, what the limits are told: what they do not hold does not come back
+	spent []int // what the limits have answered that they hold of it; -1 for no answer so far
 }
 
 // chargedLocked is what a rule is charged when all corrections are made.
@@ -98,7 +99,7 @@ func (b *Charge) Adjust(ctx context.Context, costs map[string]int) ([]Promotion,
 	was := b.allChargedLocked()
 	promoted, err := b.adjustLocked(ctx)
 	if err != nil {
-		return nil, err
+		return promoted, err
 	}
 	b.planLocked(to)
 	more, err := b.adjustLocked(ctx)
@@ -145,7 +146,7 @@ func (b *Charge) planLocked(to []int) {
 
 func (b *Charge) addLocked(of Token, by, held []int) {
 	if slices.ContainsFunc(by, notZero) {
-		b.left = append(b.left, adjustment{NewToken(), of, by, held})
+		b.left = append(b.left, adjustment{NewToken(), of, by, held, slices.Repeat([]int{-1}, len(by))})
 	}
 }
 
@@ -182,10 +183,10 @@ func (b *Charge) adjustLocked(ctx context.Context) ([]Promotion, error) {
 		var spent []int
 		if slices.ContainsFunc(b.left[0].held, notZero) {
 			next, paid, err := b.sendLocked(ctx, b.left[0])
+			promoted, spent = append(promoted, next...), paid
 			if err != nil {
 				return promoted, err
 			}
-			promoted, spent = append(promoted, next...), paid
 		}
 		b.noteLocked(b.left[0], spent)
 		b.left = b.left[1:]
@@ -210,7 +211,8 @@ func (b *Charge) noteLocked(s adjustment, spent []int) {
 }
 
 // sendLocked makes one correction, where the grant was made. It returns what was spent by rule, or as little
-// as that can be when the answer to an earlier call was lost.
+// as that can be when the answer to an earlier call was lost. Each slot of a Cluster says it once, so what one has answered is kept
+// in s: another may fail, and the call is repeated.
 func (b *Charge) sendLocked(ctx context.Context, s adjustment) (promoted []Promotion, spent []int, err error) {
 	r := b.d.Request
 	if s.of != b.d.Token {
@@ -224,7 +226,8 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) (promoted []Promo
 			return nil, nil, err
 		}
 	}
-	args := luascripts.AdjustArgs{Rules: b.p.calls(b.p.rules.ids(r), r), Policy: b.p.name, Token: uint64(s.of), Charge: uint64(s.token)}
+	ids := b.p.rules.ids(r)
+	args := luascripts.AdjustArgs{Rules: b.p.calls(ids, r), Policy: b.p.name, Token: uint64(s.of), Charge: uint64(s.token)}
 	r.grant.addTo(args.Rules, b.p, r.Key)
 	for i := range args.Rules {
 		args.Rules[i].Cost = s.held[i]
@@ -233,19 +236,23 @@ func (b *Charge) sendLocked(ctx context.Context, s adjustment) (promoted []Promo
 	for again := true; again; {
 		setLimits(args.Rules, t.limits, t.begin())
 		reply, err = t.store.adjust(ctx, args)
+		for i, n := range reply.Spent {
+			s.spent[i] = max(s.spent[i], n)
+		}
+		promoted = append(promoted, b.p.rules.promotions(reply.Promoted, ids, reply.Now)...)
 		again, err = t.again(ctx, "adjust", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
 		if err != nil {
-			return nil, nil, err
+			return promoted, nil, err
 		}
 	}
 	spent = make([]int, len(s.held))
 	for i, n := range s.held {
 		switch {
-		case reply.Spent != nil && reply.Spent[i] >= 0:
-			spent[i] = reply.Spent[i]
+		case s.spent[i] >= 0:
+			spent[i] = s.spent[i]
 		case !t.limits[i].noDebt():
 			spent[i] = max(0, n)
 		}
 	}
-	return b.p.rules.promotions(reply.Promoted, b.p.rules.ids(r), reply.Now), spent, nil
+	return promoted, spent, nil
 }

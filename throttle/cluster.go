@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redisclock"
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 // storeOn is the store of a client: one script for all rules where one server has
@@ -290,58 +292,64 @@ func (s clusterStore) leaveLeases(ctx context.Context, a luascripts.AcquireArgs,
 	return promoted
 }
 
-// cancel gives back in all slots at the same time: a server that is silent for as long as ctx lasts must not
-// keep the others from being asked. A status for which the call is repeated goes before an error, so that
-// it is repeated.
+// cancel gives back in all slots.
 func (s clusterStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
-	all := slots(a.Rules)
-	replies, errs := make([]luascripts.CancelReply, len(all)), make([]error, len(all))
-	atOnce(all, func(n int, at slotCalls) {
+	return inAllSlots(a.Rules, func(n int, at slotCalls) (luascripts.CancelReply, error) {
 		call := a
 		call.Rules = a.Rules[at.from:at.to]
 		call.Back = a.Back && n == 0 // it comes back by the narrowest key
-		replies[n], errs[n] = s.redisStore.cancel(ctx, call)
+		return s.redisStore.cancel(ctx, call)
 	})
+}
+
+// adjust corrects a charge in all slots. Also beside an error the answer says what was spent where a server answered: a slot
+// does not say it again.
+func (s clusterStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error) {
+	return inAllSlots(a.Rules, func(_ int, at slotCalls) (luascripts.CancelReply, error) {
+		call := a
+		call.Rules = a.Rules[at.from:at.to]
+		r, err := s.redisStore.adjust(ctx, call)
+		if err != nil || r.Spent == nil { // this slot has done it before, or it is not known what it did
+			r.Spent = slices.Repeat([]int{-1}, at.to-at.from)
+		}
+		return r, err
+	})
+}
+
+// inAllSlots makes one call in all slots at the same time: a server that is silent for as long as the context lasts must not
+// keep the others from being asked. A status for which the call is repeated goes before an error, so that it is repeated.
+func inAllSlots(calls []luascripts.RuleCall, call func(n int, at slotCalls) (luascripts.CancelReply, error)) (luascripts.CancelReply, error) {
+	all := slots(calls)
+	replies, errs := make([]luascripts.CancelReply, len(all)), make([]error, len(all))
+	atOnce(all, func(n int, at slotCalls) { replies[n], errs[n] = call(n, at) })
 	out := luascripts.CancelReply{Status: replies[0].Status}
-	var failed error
 	fault := false
 	for n, at := range all {
 		r := replies[n]
-		switch {
-		case errs[n] != nil:
-			if failed == nil {
-				failed = errs[n]
-			}
+		out.Spent = append(out.Spent, r.Spent...)
+		if errs[n] != nil {
 			continue
-		case r.Status > luascripts.Withdrawn && !fault:
+		}
+		if r.Status > luascripts.Withdrawn && !fault {
 			fault = true
 			out.Status, out.Rule, out.Version = r.Status, r.Rule+at.from, r.Version
 		}
 		out.Now, out.Promoted = r.Now, append(out.Promoted, moved(r.Promoted, at)...)
 	}
 	if fault {
-		failed = nil
+		return out, nil
 	}
-	return out, failed
+	return out, slotsError(errs)
 }
 
-func (s clusterStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error) {
-	var out luascripts.CancelReply
-	for _, at := range slots(a.Rules) {
-		call := a
-		call.Rules = a.Rules[at.from:at.to]
-		r, err := s.redisStore.adjust(ctx, call)
-		if err != nil || r.Status > luascripts.Withdrawn {
-			r.Rule += at.from
-			return r, err
-		}
-		if r.Spent == nil { // this slot has done it before
-			r.Spent = slices.Repeat([]int{-1}, at.to-at.from)
-		}
-		out.Status, out.Now, out.Promoted = r.Status, r.Now, append(out.Promoted, moved(r.Promoted, at)...)
-		out.Spent = append(out.Spent, r.Spent...)
+// slotsError joins the errors of slots. When some servers did not answer, it leaves out what others answered: the joined
+// error would look as if all had answered.
+func slotsError(errs []error) error {
+	answered := func(err error) bool { return rediserr.Of(err).Answered() }
+	if !slices.ContainsFunc(errs, func(err error) bool { return !answered(err) }) {
+		return errors.Join(errs...)
 	}
-	return out, nil
+	return errors.Join(slices.DeleteFunc(errs, answered)...)
 }
 
 // close closes the key of one rule. In the slots before, the job keeps no place

@@ -71,3 +71,40 @@ func TestClusterGivesBackBesideAServerThatIsAway(t *testing.T) {
 	}
 	available(2, 5)
 }
+
+// A server that does not answer keeps nothing from being adjusted in the other slots, and what these have answered is not
+// forgotten: all that was charged more comes back in the end.
+func TestClusterAdjustsBesideAServerThatIsAway(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartCluster(t, 3)
+	away := &unreachable{tag: "{phone1}"}
+	rdb.AddHook(away)
+	p := clusterPolicy(t, rdb, throttle.Sliding(10, time.Hour), throttle.Sliding(10, time.Hour))
+	d, err := p.TryAcquire(t.Context(), clusterRequest(1))
+	if err != nil || !d.Granted {
+		t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
+	}
+	charge := p.Charge(d)
+	for _, step := range []struct {
+		to              int
+		away            bool
+		phone, provider int // that are left after it
+	}{
+		{to: 4, away: true, phone: 9, provider: 6},
+		{to: 4, phone: 6, provider: 6},
+		{to: 2, away: true, phone: 6, provider: 8},
+		{to: 1, phone: 9, provider: 9},
+	} {
+		away.on.Store(step.away)
+		_, err := charge.Adjust(t.Context(), map[string]int{"phone": step.to, "provider": step.to})
+		if errors.Is(err, throttle.ErrUnavailable) != step.away || err != nil && !step.away {
+			t.Errorf("Adjust to %d = %v", step.to, err)
+		}
+		away.on.Store(false)
+		for i, want := range []int{step.phone, step.provider} {
+			if n, err := p.Rules()[i].Available(t.Context(), []string{"phone1", "acme"}[i]); err != nil || n != want {
+				t.Errorf("adjusted to %d: rule %d has %d left, %v, want %d", step.to, i, n, err, want)
+			}
+		}
+	}
+}
