@@ -18,7 +18,9 @@ type Charge struct {
 	p *Policy
 	d Decision
 
-	mu       sync.Mutex
+	asking askLock // one Adjust at a time; held while Redis is asked
+
+	mu       sync.Mutex   // held with asking to write what follows, so that others read it while Redis is asked
 	payments []payment    // of the grant, and what was charged on top, oldest first
 	left     []adjustment // corrections that are to be made; the first may have been
 }
@@ -39,7 +41,7 @@ type adjustment struct {
 	spent []int // what the limits have answered that they hold of it; -1 for no answer so far
 }
 
-// chargedLocked is what a rule is charged when all corrections are made.
+// chargedLocked is what a rule is charged when all corrections are made. It is called with mu or asking held.
 func (b *Charge) chargedLocked(rule int) int {
 	sum := 0
 	for _, p := range b.payments {
@@ -88,21 +90,23 @@ func (b *Charge) adjusted() bool {
 // Adjusting to the same charge again does nothing. After [ErrUnavailable] it may
 // have been done: adjust again. It may be long after the grant, as long as the grant
 // counts. Rules that limit how many run at once are left alone. The Promotions are
-// the jobs that may come earlier.
+// the jobs that may come earlier; there may be some beside an error, too.
 func (b *Charge) Adjust(ctx context.Context, costs map[string]int) ([]Promotion, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	if err := b.asking.lock(ctx); err != nil {
+		return nil, b.p.rules.fault(ctx, "adjust", 0, 0, err)
+	}
+	defer b.asking.unlock()
 	to, err := b.target(costs)
 	if err != nil || b.d.made == fromNowhere || !b.d.Granted {
 		return nil, err
 	}
-	was := b.allChargedLocked()
-	promoted, err := b.adjustLocked(ctx)
+	was := b.allCharged()
+	promoted, err := b.makeAll(ctx)
 	if err != nil {
 		return promoted, err
 	}
-	b.planLocked(to)
-	more, err := b.adjustLocked(ctx)
+	b.plan(to)
+	more, err := b.makeAll(ctx)
 	if tell := b.p.cfg.Observer.Adjusted; err == nil && tell != nil {
 		for i, l := range b.p.rules {
 			if to[i] != was[i] {
@@ -113,8 +117,8 @@ func (b *Charge) Adjust(ctx context.Context, costs map[string]int) ([]Promotion,
 	return append(promoted, more...), err
 }
 
-// allChargedLocked is what all rules are charged.
-func (b *Charge) allChargedLocked() []int {
+// allCharged is what all rules are charged. It is called with asking held, as all that follow.
+func (b *Charge) allCharged() []int {
 	all := make([]int, len(b.p.rules))
 	for i := range all {
 		all[i] = b.chargedLocked(i)
@@ -122,10 +126,12 @@ func (b *Charge) allChargedLocked() []int {
 	return all
 }
 
-// planLocked plans the corrections that make the payments what they are to be. What
+// plan plans the corrections that make the payments what they are to be. What
 // comes back is taken from the newest payment first, because each is given back
 // where it was made.
-func (b *Charge) planLocked(to []int) {
+func (b *Charge) plan(to []int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	more := make([]int, len(to))
 	back := make([]int, len(to)) // that is still to come back
 	for i := range to {
@@ -154,7 +160,7 @@ func notZero(n int) bool { return n != 0 }
 
 // target is what each rule is to be charged.
 func (b *Charge) target(costs map[string]int) ([]int, error) {
-	to := b.allChargedLocked()
+	to := b.allCharged()
 	var errs []error
 	known := 0
 	for i, l := range b.p.rules {
@@ -176,26 +182,29 @@ func (b *Charge) target(costs map[string]int) ([]int, error) {
 	return to, errors.Join(errs...)
 }
 
-// adjustLocked makes the corrections that are left, in order.
-func (b *Charge) adjustLocked(ctx context.Context) ([]Promotion, error) {
+// makeAll makes the corrections that are left, in order.
+func (b *Charge) makeAll(ctx context.Context) ([]Promotion, error) {
 	var promoted []Promotion
 	for len(b.left) > 0 {
 		var spent []int
 		if slices.ContainsFunc(b.left[0].held, notZero) {
-			next, paid, err := b.sendLocked(ctx, b.left[0])
+			next, paid, err := b.send(ctx, b.left[0])
 			promoted, spent = append(promoted, next...), paid
 			if err != nil {
 				return promoted, err
 			}
 		}
-		b.noteLocked(b.left[0], spent)
-		b.left = b.left[1:]
+		b.note(spent)
 	}
 	return promoted, nil
 }
 
-// noteLocked takes in a correction that was made. spent is what each rule holds of a payment.
-func (b *Charge) noteLocked(s adjustment, spent []int) {
+// note takes in that the first correction was made. spent is what each rule holds of a payment.
+func (b *Charge) note(spent []int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.left[0]
+	b.left = b.left[1:]
 	if slices.ContainsFunc(s.by, func(n int) bool { return n > 0 }) {
 		b.payments = append(b.payments, payment{s.token, s.by, spent})
 		return
@@ -210,10 +219,10 @@ func (b *Charge) noteLocked(s adjustment, spent []int) {
 	}
 }
 
-// sendLocked makes one correction, where the grant was made. It returns what was spent by rule, or as little
+// send makes one correction, where the grant was made. It returns what was spent by rule, or as little
 // as that can be when the answer to an earlier call was lost. Each slot of a Cluster says it once, so what one has answered is kept
 // in s: another may fail, and the call is repeated.
-func (b *Charge) sendLocked(ctx context.Context, s adjustment) (promoted []Promotion, spent []int, err error) {
+func (b *Charge) send(ctx context.Context, s adjustment) (promoted []Promotion, spent []int, err error) {
 	r := b.d.Request
 	if s.of != b.d.Token {
 		r.grant = grant{} // it says nothing of what was charged later, which Redis remembers as long as it counts

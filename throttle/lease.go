@@ -167,11 +167,13 @@ func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, re
 	k.expiry = time.AfterFunc(time.Until(d.startEarliest.Add(k.heldFor)), k.lost)
 	var wg sync.WaitGroup
 	wg.Go(func() { k.renew(renewing, lease/3) })
-	var mu sync.Mutex // the second of two calls at once waits for the first
+	releasing := newAskLock() // the second of two calls at once waits for the first
 	released := false
 	return held, func(ctx context.Context) (promoted []Promotion, err error) {
-		mu.Lock()
-		defer mu.Unlock()
+		if err := releasing.lock(ctx); err != nil {
+			return nil, p.rules.fault(ctx, "release", 0, 0, err)
+		}
+		defer releasing.unlock()
 		if released {
 			return nil, nil
 		}

@@ -240,7 +240,7 @@ func (p *Policy) Charge(d Decision) *Charge {
 	for i := range p.rules {
 		first.charged[i], first.held[i] = d.keyCost(i).Cost, d.keyCost(i).Cost
 	}
-	return &Charge{p: p, d: d, payments: []payment{first}}
+	return &Charge{p: p, d: d, asking: newAskLock(), payments: []payment{first}}
 }
 
 // decide answers a request, whatever the policy's mode.

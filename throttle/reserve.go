@@ -25,8 +25,8 @@ type Reservation struct {
 	p   *Policy
 	job string
 
-	waiting chan struct{} // holds a token while a caller is in Wait
-	asking  sync.Mutex    // one call at a time; held while Redis is asked
+	waiting askLock // held while a caller is in Wait
+	asking  askLock // one call at a time; held while Redis is asked
 
 	mu    sync.Mutex
 	d     Decision // what was answered last
@@ -37,10 +37,32 @@ type Reservation struct {
 	over  bool     // given back
 }
 
+// askLock is a lock that is held over calls to Redis. Whoever waits for it gives up when its own context ends.
+type askLock chan struct{}
+
+func newAskLock() askLock { return make(askLock, 1) }
+
+// lock returns the cause of the context when that ended first. A lock that is free is taken also after the end.
+func (l askLock) lock(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l askLock) unlock() { <-l }
+
 // newReservation keeps the answer to r.
 func newReservation(p *Policy, r Request, d Decision) *Reservation {
 	r.MaxWait = 0 // it bounded the decision to reserve
-	v := &Reservation{p: p, job: r.Job, waiting: make(chan struct{}, 1), next: r}
+	v := &Reservation{p: p, job: r.Job, waiting: newAskLock(), asking: newAskLock(), next: r}
 	v.keep(d, byTake)
 	return v
 }
@@ -50,6 +72,15 @@ func (v *Reservation) Granted() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.d.Granted && !v.ahead && !v.over
+}
+
+// answered is the last answer to somebody who was not granted.
+func (v *Reservation) answered() Decision {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	d := v.d
+	d.Granted = false
+	return d
 }
 
 // At is the instant of the last answer, by the clock that decides: of the grant,
@@ -74,8 +105,10 @@ func (v *Reservation) Delay() time.Duration {
 // is what it was: call again. A limit that fell below the cost is an
 // [ExceedsLimitError], and the place is given up.
 func (v *Reservation) Take(ctx context.Context) (Decision, error) {
-	v.asking.Lock()
-	defer v.asking.Unlock()
+	if err := v.asking.lock(ctx); err != nil {
+		return v.answered(), v.p.rules.fault(ctx, "acquire", 0, 0, err)
+	}
+	defer v.asking.unlock()
 	v.mu.Lock()
 	d, ahead := v.d, v.ahead && !v.owed
 	v.mu.Unlock()
@@ -91,12 +124,10 @@ func (v *Reservation) Take(ctx context.Context) (Decision, error) {
 // ends it returns ctx's cause and the place stays: Wait again, or Cancel. Other
 // errors are those of Take.
 func (v *Reservation) Wait(ctx context.Context) error {
-	select {
-	case v.waiting <- struct{}{}: // two would share a channel, and a grant that one of them hands back
-		defer func() { <-v.waiting }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := v.waiting.lock(ctx); err != nil { // two would share a channel, and a grant that one of them hands back
+		return err
 	}
+	defer v.waiting.unlock()
 	w := newWaiter(v.p, v.job)
 	defer w.stop()
 	for stale := 0; ; {
@@ -126,11 +157,15 @@ func (v *Reservation) Wait(ctx context.Context) error {
 }
 
 // settle waits the rest until a grant's instant. When that fails, or comes too
-// late, the grant must not be used: it is given back, and the job gets the first place in the line.
+// late, the grant must not be used: it is given back, and the job gets the first place in the line. When ctx ends while
+// another caller has the lock, the grant stays owed: a Cancel gives it back, and so does the next call.
 func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err error) {
 	err = wait(ctx, d.Wait())
-	v.asking.Lock()
-	defer v.asking.Unlock()
+	busy := v.asking.lock(ctx)
+	if busy == nil {
+		defer v.asking.unlock()
+	}
+	err = cmp.Or(err, busy)
 	if gone := v.gone(); gone != nil {
 		return false, gone
 	}
@@ -141,6 +176,9 @@ func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err erro
 	v.mu.Unlock()
 	if good {
 		return true, nil
+	}
+	if busy != nil {
+		return false, err
 	}
 	back := v.returnOwed(ctx)
 	return false, cmp.Or(err, back)
@@ -174,8 +212,10 @@ const (
 )
 
 func (v *Reservation) lockAndAsk(ctx context.Context, early bool) (Decision, error) {
-	v.asking.Lock()
-	defer v.asking.Unlock()
+	if err := v.asking.lock(ctx); err != nil {
+		return v.answered(), err
+	}
+	defer v.asking.unlock()
 	if early {
 		return v.ask(ctx, byEarlyWait)
 	}
@@ -267,8 +307,10 @@ func (v *Reservation) Cancel(ctx context.Context) error {
 	for _, l := range v.p.rules {
 		l.waiters.wake(v.job)
 	}
-	v.asking.Lock()
-	defer v.asking.Unlock()
+	if err := v.asking.lock(ctx); err != nil {
+		return v.p.rules.fault(ctx, "cancel", 0, 0, err)
+	}
+	defer v.asking.unlock()
 	v.mu.Lock()
 	r := v.next
 	if v.d.Granted {
