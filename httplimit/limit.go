@@ -93,6 +93,8 @@ type Middleware struct {
 	rules  []Rule
 	cfg    Config
 	away   atomic.Bool // the limits did not decide when they were asked last
+
+	unsettled unsettled
 }
 
 // New puts rules together, narrowest key first: an address before a route, a route
@@ -102,7 +104,7 @@ func New(rules []Rule, cfg Config) (*Middleware, error) {
 	cfg.Status = cmp.Or(cfg.Status, StatusDefault)
 	cfg.Logger = stderrlog.Or(cfg.Logger)
 	cfg.Logger = cfg.Logger.With(zap.String("component", "httplimit"))
-	l := &Middleware{rules: append([]Rule(nil), rules...), cfg: cfg}
+	l := &Middleware{rules: append([]Rule(nil), rules...), cfg: cfg, unsettled: unsettled{log: cfg.Logger}}
 	errs := []error{cfg.validate()}
 	limiters := make([]*throttle.Limiter, len(rules))
 	whole := true

@@ -11,7 +11,7 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// settleWithin bounds what is said to Redis after the handler has returned.
+// settleWithin bounds what is said to Redis after the handler has returned, each time.
 const settleWithin = time.Second
 
 // run calls the handler of a request that was granted, and settles afterwards.
@@ -43,16 +43,30 @@ func (l *Middleware) run(w http.ResponseWriter, r *http.Request, next http.Handl
 }
 
 // settle ends the leases of what was granted, and gives it back. It is done before
-// the answer is complete, so that a client that has it finds the permits there.
+// the answer is complete, so that a client that has it finds the permits there. What Redis does not answer is repeated in
+// the background, see [unsettled].
 func (l *Middleware) settle(ctx context.Context, d throttle.Decision, release func(context.Context) ([]throttle.Promotion, error), refund bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer cancel()
-	_, err := release(ctx)
-	if refund {
-		_, failed := l.policy.Refund(ctx, d.Request)
-		err = errors.Join(err, failed)
+	endLeases := func(ctx context.Context) error {
+		_, err := release(ctx)
+		return err
 	}
-	if err != nil {
-		l.note(context.WithoutCancel(ctx), d, err)
+	giveBack := func(ctx context.Context) error {
+		_, err := l.policy.Refund(ctx, d.Request)
+		return err
+	}
+	failed := endLeases(ctx)
+	if failed != nil {
+		l.unsettled.add(endLeases, longestLease(l.policy, d))
+	}
+	if refund {
+		if err := giveBack(ctx); err != nil {
+			l.unsettled.add(giveBack, longestCount(l.policy))
+			failed = errors.Join(failed, err)
+		}
+	}
+	if failed != nil {
+		l.note(context.WithoutCancel(ctx), d, failed)
 	}
 }
