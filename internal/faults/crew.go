@@ -25,6 +25,8 @@ type process struct {
 	*childprocess.Process
 	number int
 
+	anotherRelease bool
+
 	killed  time.Time      // zero for not
 	stopped bool           // cleanly
 	stood   [][2]time.Time // from when to when it stood still
@@ -32,7 +34,7 @@ type process struct {
 
 // start starts one more process, and waits until it works.
 func (c *crew) start() error {
-	p := &process{number: len(c.processes) + 1}
+	p := &process{number: len(c.processes) + 1, anotherRelease: c.spec.AnotherRelease}
 	spec := c.spec
 	spec.Process = p.number
 	text, err := json.Marshal(spec)

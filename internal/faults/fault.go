@@ -38,6 +38,8 @@ type Fault struct {
 	strike func(ctx context.Context, r *run) (what string, err error)
 }
 
+const deployAbout = "worker processes are replaced one by one by those of another release, now and then with another policy, while limits change"
+
 // All returns the faults, in the order of the documentation.
 func All() []Fault {
 	always := []redisserver.Option{redisserver.AOF()}
@@ -53,8 +55,8 @@ func All() []Fault {
 			Long: 18 * time.Minute, start: alone("one server"), atWorkers: true, every: 500 * time.Millisecond, strike: killWorker,
 		},
 		{
-			Name: "deploy", About: "all worker processes are stopped and started one by one with another policy, and limits are changed while they run",
-			Long: 4 * time.Minute, start: alone("one server"), atWorkers: true, every: 2 * time.Second, strike: strikePolicies,
+			Name: "deploy", About: deployAbout,
+			Long: 4 * time.Minute, start: alone("one server"), atWorkers: true, every: 2 * time.Second, strike: strikeDeploy,
 		},
 		{
 			Name: "restart-always", About: "Redis is killed and started again, with appendfsync always",
@@ -119,6 +121,10 @@ func All() []Fault {
 		},
 		{Name: "cluster-none", About: "nothing happens on a cluster", Long: time.Minute, start: cluster},
 		{
+			Name: "cluster-deploy", About: deployAbout + ", on a cluster",
+			Long: 4 * time.Minute, start: cluster, atWorkers: true, every: 2 * time.Second, strike: strikeDeploy,
+		},
+		{
 			Name: "cluster-kill", About: "a master of a cluster is killed, and its replica takes over", Forgets: true,
 			Long: 9 * time.Minute, start: cluster, every: 5 * time.Second, strike: killNode,
 		},
@@ -179,37 +185,6 @@ func killWorker(_ context.Context, r *run) (string, error) {
 	}
 	p.kill()
 	return workerKilled, r.crew.start()
-}
-
-// strikePolicies deploys the other policy, or lowers the limit of a phone for a moment. No limit is ever
-// above the one by which the run is judged.
-func strikePolicies(ctx context.Context, r *run) (string, error) {
-	if r.random.IntN(2) == 0 {
-		return "a limit changed twice", lowerForAMoment(ctx, r)
-	}
-	r.deployed++
-	r.crew.spec.Policies = [2]string{r.policies, r.otherPolicies}[r.deployed%2]
-	for _, p := range r.crew.running() {
-		if err := errors.Join(p.stop(), r.crew.start()); err != nil {
-			return "", err
-		}
-	}
-	return "a policy deployed", nil
-}
-
-func lowerForAMoment(ctx context.Context, r *run) error {
-	rdb := r.system.address.client()
-	defer rdb.Close()
-	phone := r.policy.Rules[0]
-	l, err := throttle.New(rdb, phone.Name, phone.Limit, throttle.Config{})
-	if err != nil {
-		return err
-	}
-	if _, err := l.SetLimit(ctx, throttle.Sliding(1, 3*phone.Limit.Window()/2), throttle.SetLimitOptions{}); err != nil {
-		return err
-	}
-	time.Sleep(r.upTo(4 * time.Second))
-	return l.UnsetLimit(ctx)
 }
 
 func restart(_ context.Context, r *run) (string, error) {

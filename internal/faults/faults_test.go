@@ -61,6 +61,9 @@ func TestFaults(t *testing.T) {
 			if (r.struck() == 0) != (f.strike == nil) || r.Sent == 0 {
 				t.Errorf("%d strikes, %d sent", r.struck(), r.Sent)
 			}
+			if strings.HasSuffix(f.Name, "deploy") {
+				checkReleases(t, r)
+			}
 			if err := r.Failed(); err != nil {
 				var text strings.Builder
 				_ = r.Print(&text)

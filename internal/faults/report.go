@@ -37,6 +37,10 @@ type Report struct {
 	Limits  string         `json:"limits"` // by which it is judged
 	Strikes map[string]int `json:"strikes"`
 
+	Releases []Release `json:"releases,omitempty"`  // that were seen to work at the same time
+	Looks    int       `json:"looks,omitempty"`     // how often
+	BothKeys int       `json:"both_keys,omitempty"` // keys that both decided on during one look
+
 	Accepted  int `json:"accepted"`   // messages of the client and of the batch, and ticks
 	Refused   int `json:"refused"`    // calls to enqueue that failed, and were made again
 	Sent      int `json:"sent"`       // of these, what the gateway got
@@ -124,7 +128,7 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets || r.forgot, Keeps: s.Fault.KeepsLimits, Moves: s.Fault.MovesClock,
 		System: r.system.about, Server: r.system.version(ctx),
 		Seed: s.Seed, For: s.For, Workers: s.Workers, Others: s.Others, Rate: s.Rate, Refused: r.refused,
-		Strikes: map[string]int{}, Breaches: map[string]int{},
+		Strikes: map[string]int{}, Breaches: map[string]int{}, Releases: r.releases(), Looks: r.seen.looks, BothKeys: len(r.seen.both),
 	}
 	var limits []string
 	for _, rule := range r.policy.Rules {
@@ -338,6 +342,13 @@ func (r Report) Print(w io.Writer) error {
 	line("load", "%d/s for %v, %d worker processes, seed %d", r.Rate, r.For, r.Workers, r.Seed)
 	line("limits", "%s", r.Limits)
 	line("strikes", "%d: %s", r.struck(), counts(r.Strikes))
+	for _, release := range r.Releases {
+		line(release.Name, "%s: %d processes, %d calls of acquire seen in %s at both releases", release.Library, release.Processes, release.Calls,
+			e2e.Count(r.Looks, "look"))
+	}
+	if len(r.Releases) > 0 {
+		line("both decided", "on %d keys within one look", r.BothKeys)
+	}
 	line("accepted", "%d, after %d refusals", r.Accepted, r.Refused)
 	line("sent", "%d", r.Sent)
 	line("lost", "%d, %d of them with no strike near", r.Lost, r.LostApart)

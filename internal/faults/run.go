@@ -70,7 +70,8 @@ type run struct {
 	gateway                 *e2e.Gateway
 	policy                  e2e.Policy     // by which it is judged
 	policies, otherPolicies string         // YAML that is deployed, and that may be deployed instead
-	deployed                int            // how often another one was deployed
+	deployed                int            // how often another release was deployed
+	seen                    sightings      // of releases that worked at the same time
 	random                  *mathrand.Rand // of the strikes
 	began                   time.Time
 

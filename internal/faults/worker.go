@@ -21,6 +21,7 @@ import (
 
 	"github.com/headwayq/headway/internal/childprocess"
 	"github.com/headwayq/headway/internal/e2e"
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/queue/schedule"
@@ -48,6 +49,8 @@ type workerSpec struct {
 	Hold     bool    `json:"hold"`     // limits are kept also when Redis forgets grants
 	Replicas int     `json:"replicas"` // that must have a grant
 	Process  int     `json:"process"`  // its number
+
+	AnotherRelease bool `json:"another_release"` // it acts as a process of another release
 }
 
 // Worker runs a worker process if the environment asks for one, and says whether it did. A
@@ -80,6 +83,9 @@ func work(text string) error {
 	p := &workerProcess{}
 	if err := json.Unmarshal([]byte(text), &p.spec); err != nil {
 		return err
+	}
+	if p.spec.AnotherRelease {
+		luascripts.ActAsAnotherRelease()
 	}
 	var err error
 	if p.policy, err = readPolicy(p.spec.Policies); err != nil {

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 //go:embed lua
@@ -23,7 +24,7 @@ var sources embed.FS
 type module struct {
 	name  string   // as require has it: "limit/acquire"
 	raw   string   // the file
-	text  string   // the same lines without comments and indentation
+	text  string   // what Redis gets: the same lines without comments and indentation
 	needs []string // the modules that it names, in order
 }
 
@@ -37,6 +38,26 @@ var (
 // modules reads the embedded files when the first script is needed: a program that
 // imports this package and calls no script pays nothing at its start.
 var modules = sync.OnceValue(func() map[string]*module {
+	modulesRead.Store(true)
+	return readModules(anotherRelease.Load())
+})
+
+// anotherRelease says that this process acts as one of another release, modulesRead that it is too late to say so.
+var anotherRelease, modulesRead atomic.Bool
+
+// ActAsAnotherRelease makes this process act as one of another release: its scripts are sent with their
+// comments and indentation. They decide the same, but the text is another one. So the library has
+// another name and a memory of its own, and stands beside the library of this release. It is for the
+// processes of `headway prove deploy`, which call it before all else: it panics once a script is known.
+func ActAsAnotherRelease() {
+	if modulesRead.Load() {
+		panic("luascripts: a script is known already")
+	}
+	anotherRelease.Store(true)
+}
+
+// readModules reads the embedded files. Another release keeps their comments.
+func readModules(another bool) map[string]*module {
 	all := make(map[string]*module)
 	err := fs.WalkDir(sources, "lua", func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -50,6 +71,9 @@ var modules = sync.OnceValue(func() map[string]*module {
 				m.needs = append(m.needs, found[1])
 			}
 		}
+		if another {
+			m.text = m.raw
+		}
 		all[name] = m
 		return err
 	})
@@ -57,7 +81,7 @@ var modules = sync.OnceValue(func() map[string]*module {
 		panic("luascripts: " + err.Error()) // the files are embedded
 	}
 	return all
-})
+}
 
 // isScript says that Go calls this module.
 func (m *module) isScript() bool { return scriptHead.MatchString(m.raw) }
