@@ -89,8 +89,9 @@ type sightings struct {
 	both  map[string]bool // keys that two libraries decided on during one look
 }
 
-// lookAtReleases waits until two libraries stand side by side on each master and both have decided on the
-// same key, as the masters themselves tell it: by FUNCTION LIST, and by their slow log, which logs all calls meanwhile.
+// lookAtReleases lets both releases work for up to a second, and waits until two libraries stand side by side on
+// each master and both have decided on the same key. The masters themselves tell it: by FUNCTION LIST, and by
+// their slow log, which logs all calls meanwhile.
 func (r *run) lookAtReleases(ctx context.Context) error {
 	rdb := r.system.address.client()
 	defer rdb.Close()
@@ -101,27 +102,26 @@ func (r *run) lookAtReleases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var now sightings
 	var failed error
+	now := sightings{looks: 1, calls: map[string]int{}, both: map[string]bool{}}
+	by, end := map[string]string{}, time.Now().Add(r.upTo(time.Second))
 	err = r.until(ctx, "the libraries of two releases decide on one key", func() bool {
 		var mu sync.Mutex
-		now = sightings{calls: map[string]int{}, both: map[string]bool{}}
-		by, sideBySide := map[string]string{}, true
+		sideBySide := true
 		failed = eachMaster(ctx, rdb, func(ctx context.Context, c *redis.Client) error {
-			libraries, err := c.FunctionList(ctx, redis.FunctionListQuery{}).Result()
-			if err != nil {
-				return err
-			}
-			log, err := c.SlowLogGet(ctx, -1).Result()
+			p := c.TxPipeline()
+			libraries, log := p.FunctionList(ctx, redis.FunctionListQuery{}), p.SlowLogGet(ctx, -1)
+			p.SlowLogReset(ctx)
+			_, err := p.Exec(ctx)
 			mu.Lock()
 			defer mu.Unlock()
-			sideBySide = sideBySide && len(libraries) >= 2
-			for _, call := range log {
+			sideBySide = sideBySide && len(libraries.Val()) >= 2
+			for _, call := range log.Val() {
 				now.add(by, call.Args)
 			}
 			return err
 		})
-		return failed != nil || sideBySide && len(now.both) > 0
+		return failed != nil || sideBySide && len(now.both) > 0 && time.Now().After(end)
 	})
 	err = errors.Join(err, failed, eachMaster(ctx, rdb, func(ctx context.Context, c *redis.Client) error {
 		return c.ConfigSet(ctx, "slowlog-log-slower-than", "10000").Err()
@@ -157,7 +157,7 @@ func (s *sightings) merge(now sightings) {
 	if s.calls == nil {
 		s.calls, s.both = map[string]int{}, map[string]bool{}
 	}
-	s.looks++
+	s.looks += now.looks
 	for library, n := range now.calls {
 		s.calls[library] += n
 	}
@@ -166,19 +166,19 @@ func (s *sightings) merge(now sightings) {
 	}
 }
 
-// deleteLibrary deletes the library of the other release.
+// deleteLibrary deletes the library of the other release where it is.
 func (r *run) deleteLibrary(ctx context.Context) error {
 	rdb := r.system.address.client()
 	defer rdb.Close()
 	own, _ := luascripts.Library()
 	return eachMaster(ctx, rdb, func(ctx context.Context, c *redis.Client) error {
-		var errs []error
-		for library := range r.seen.calls {
-			if library != own {
-				errs = append(errs, c.FunctionDelete(ctx, library).Err())
+		all, err := c.FunctionList(ctx, redis.FunctionListQuery{}).Result()
+		for _, library := range all {
+			if library.Name != own {
+				err = errors.Join(err, c.FunctionDelete(ctx, library.Name).Err())
 			}
 		}
-		return errors.Join(errs...)
+		return err
 	})
 }
 
