@@ -1,34 +1,119 @@
 package throttle_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 )
 
-// The lease of a slot ends when the gate is closed: a caller that waits is told the next opening. When the slot is
-// free before, the caller gets it at once.
+// The lease of a slot ends when the gate is closed, and the slot may be free before. A caller waits for it while it has
+// time and the gate is open. Then it leaves no place behind.
 func TestAcquireWaitsForASlotWhileAGateIsOpen(t *testing.T) {
+	t.Parallel()
+	const lease, closes, never = 20 * time.Minute, 10 * time.Minute, time.Hour
+	hours, err := gate.Parse("00:00-00:10 UTC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		timeout, maxWait time.Duration // of the context, and of the request
+		freed            time.Duration // when the holder is done
+		want             error
+		after            time.Duration
+	}{
+		"a caller with any time":                          {timeout: 48 * time.Hour, freed: time.Minute, after: time.Minute},
+		"a slot is free before the context ends":          {timeout: 5 * time.Minute, freed: time.Minute, after: time.Minute},
+		"a slot is free within MaxWait":                   {timeout: never, maxWait: 5 * time.Minute, freed: time.Minute, after: time.Minute},
+		"MaxWait is over before the gate closes":          {timeout: never, maxWait: 5 * time.Minute, freed: never, want: throttle.ErrTooLate, after: 5 * time.Minute},
+		"the gate closes, and opens behind MaxWait":       {timeout: never, maxWait: 15 * time.Minute, freed: never, want: throttle.ErrTooLate, after: closes},
+		"a slot is free when the gate is closed":          {timeout: never, freed: closes + time.Minute, want: throttle.ErrTooLate, after: closes},
+		"no slot is free before the next opening begins":  {timeout: 48 * time.Hour, freed: never, after: 24 * time.Hour},
+		"there is no time to wait, not even for a moment": {timeout: never, maxWait: -1, freed: never, want: throttle.ErrTooLate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
+				l := newLocal(t, throttle.Concurrent(1, lease))
+				p := l.Policy()
+				holder, err := p.TryAcquire(t.Context(), throttle.Request{Key: key, Cost: 1})
+				if err != nil || !holder.Granted {
+					t.Fatalf("TryAcquire = %v, %v, want a grant", holder, err)
+				}
+				done := time.AfterFunc(c.freed, func() { _, _ = p.Release(t.Context(), holder) })
+				defer done.Stop()
+				ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
+				defer cancel()
+				began := time.Now()
+				d, err := p.Acquire(ctx, throttle.Request{Key: key, Cost: 1, MaxWait: c.maxWait, Gates: []gate.InZone{{Rule: "hours", Gate: hours}}})
+				took := time.Since(began)
+				if !errors.Is(err, c.want) || d.Granted != (c.want == nil) || took < c.after || took > c.after+2*time.Second {
+					t.Errorf("Acquire = %v, %v after %v, want %v after %v", d, err, took, c.want, c.after)
+				}
+				if s, err := l.Peek(t.Context(), key, 10); err != nil || s.Waiting != 0 {
+					t.Errorf("Peek = %+v, %v, want that nobody waits", s, err)
+				}
+			})
+		})
+	}
+}
+
+// The lease of a slot ends within MaxWait, when the gate is closed. It opens later: a reservation can't wait and see whether
+// the slot is free before.
+func TestReserveAsksForASlotBehindAGate(t *testing.T) {
 	t.Parallel()
 	hours, err := gate.Parse("00:00-00:10 UTC")
 	if err != nil {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
-		p := newLocal(t, throttle.Concurrent(1, 20*time.Minute)).Policy()
-		holder, err := p.TryAcquire(t.Context(), throttle.Request{Key: key, Cost: 1})
-		if err != nil || !holder.Granted {
-			t.Fatalf("TryAcquire = %v, %v, want a grant", holder, err)
+		l := newLocal(t, throttle.Concurrent(1, 20*time.Minute))
+		r := throttle.Request{Key: key, Cost: 1, Gates: []gate.InZone{{Rule: "hours", Gate: hours}}}
+		if d, err := l.Policy().TryAcquire(t.Context(), r); err != nil || !d.Granted {
+			t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
 		}
-		const freed = time.Minute
-		time.AfterFunc(freed, func() { _, _ = p.Release(t.Context(), holder) })
-		began := time.Now()
-		d, err := p.Acquire(t.Context(), throttle.Request{Key: key, Cost: 1, Gates: []gate.InZone{{Rule: "hours", Gate: hours}}})
-		if took := time.Since(began); err != nil || !d.Granted || took > freed+2*time.Second {
-			t.Errorf("Acquire = %v, %v after %v, want a grant soon after %v", d, err, took, freed)
+		r.MaxWait = time.Hour
+		_, err := l.Policy().Reserve(t.Context(), r)
+		if late, ok := errors.AsType[*throttle.TooLateError](err); !ok || late.Wait != 24*time.Hour {
+			t.Errorf("Reserve = %v, want that the slot comes too late, at the next opening", err)
+		}
+		if s, err := l.Peek(t.Context(), key, 10); err != nil || s.Waiting != 0 {
+			t.Errorf("Peek = %+v, %v, want that nobody waits", s, err)
+		}
+	})
+}
+
+// A job waits for the slot of a customer whose lease ends when the gate is closed. It keeps no turn at the provider until then:
+// a job of another customer would be told the next opening, although the provider has permits.
+func TestJobThatWaitsForASlotUntilClosingHoldsUpNoOthers(t *testing.T) {
+	t.Parallel()
+	hours, err := gate.Parse("00:00-00:10 UTC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
+		rdb, _ := redistest.Mini(t)
+		p := newPolicy(t, newLimiter(t, rdb, "provider", throttle.Sliding(1, time.Second), throttle.Config{}),
+			newLimiter(t, rdb, "slots", throttle.Concurrent(1, 20*time.Minute), throttle.Config{}))
+		redeem := func(job, customer string) throttle.Decision {
+			d, err := p.Redeem(t.Context(), throttle.Request{
+				Job: job, Key: "all", Cost: 1, More: []throttle.KeyCost{{Key: customer, Cost: 1}}, Gates: []gate.InZone{{Rule: "hours", Gate: hours}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		first := redeem("a1", "a")
+		time.Sleep(2 * time.Second)
+		second, other := redeem("a2", "a"), redeem("b1", "b")
+		if !first.Granted || second.Granted || second.Rule != "slots" || second.Gated || !other.Granted {
+			t.Errorf("the decisions are %v, %v and %v, want that only the second waits, for a slot", first, second, other)
 		}
 	})
 }

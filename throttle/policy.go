@@ -193,13 +193,15 @@ func (p *Policy) Reserve(ctx context.Context, r Request) (*Reservation, error) {
 }
 
 // leaveIfTooLate is for a caller that can't wait and see whether a slot is free before the lease ends that it was
-// told of. When that is later than it allows, it leaves the line.
+// told of. When that is later than it allows, or a gate is closed then and opens later, it leaves the line.
 func (p *Policy) leaveIfTooLate(ctx context.Context, d Decision, maxWait time.Duration) error {
-	if maxWait == 0 || d.Wait() <= max(0, maxWait) {
+	at := openedAt(d.Gates, d.At)
+	wait := d.Wait() + at.Sub(d.At)
+	if maxWait == 0 || wait <= max(0, maxWait) {
 		return nil
 	}
 	p.cancelBooking(ctx, d.Request)
-	return &TooLateError{Rule: d.Rule, At: d.At, Wait: d.Wait(), MaxWait: maxWait}
+	return &TooLateError{Rule: d.Rule, At: at, Wait: wait, MaxWait: maxWait}
 }
 
 // Book puts a job into the line of the first key that holds it up, or finds it there, and

@@ -38,11 +38,6 @@ func (rs ruleSet) isConcurrent(rule string) bool {
 	return slices.ContainsFunc(rs, func(l *Limiter) bool { return l.rule == rule && l.limit.IsConcurrent() })
 }
 
-// areLeased says that one of the rules limits how many run at once.
-func (rs ruleSet) areLeased() bool {
-	return slices.ContainsFunc(rs, func(l *Limiter) bool { return l.limit.IsConcurrent() })
-}
-
 // ids are the keys of r as they stand in Redis, in the order of the rules.
 func (rs ruleSet) ids(r Request) []string {
 	ids := make([]string, len(rs))

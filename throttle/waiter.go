@@ -233,10 +233,9 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	if !w.until.IsZero() && w.until.Before(instant) { // it waits for a lease, which may end before it is told to
 		instant = w.until
 	}
-	// A gate that is closed does not open earlier, and each who asks counts for its opening. One that is open has
-	// closed by the instant that was told: the job has no place then, and nobody tells it when a slot is free.
+	// A gate that is closed does not open earlier, and each who asks counts for its opening.
 	shut := d.Gated && openedAt(d.Gates, d.Now).After(d.Now)
-	soon := w.rule == nil && (!d.Gated || !shut && w.p.rules.areLeased())
+	soon := w.rule == nil && !d.Gated
 	check := askAgainEvery
 	w.early = true
 	for looked := asked; ; {

@@ -13,6 +13,7 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/throttle/gate"
 )
 
 // oneSlot is a policy of one task at a time.
@@ -32,6 +33,33 @@ func TestVirtualTaskWithADeadlineWaitsForASlot(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			return nil
 		}), policies(oneSlot()))
+		r.enqueue("export", "a", "{}")
+		seen.ran(t, 1)
+		r.enqueue("export", "b", "{}", asynq.Deadline(time.Now().Add(time.Minute)), asynq.MaxRetry(0))
+		seen.ran(t, 2)
+		r.eventually("an empty queue", func() bool { return r.queueInfo().Size == 0 })
+		r.wantQueue(2, 0, 0)
+	})
+}
+
+// The lease of a slot ends when the gate is closed, which opens behind the deadline of a task that waits for the slot. The slot is
+// free before the gate closes: the task runs, and is not archived.
+func TestVirtualTaskWithADeadlineWaitsForASlotBeforeClosing(t *testing.T) {
+	t.Parallel()
+	hours, err := gate.Parse("00:00-00:05 UTC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
+		rdb, _ := redistest.Mini(t)
+		r, seen := rigOn(t, nil, rdb), &runs{}
+		gated := oneSlot()
+		gated.Rules = append(gated.Rules, queue.Rule{Name: "hours", Gate: hours})
+		r.start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			seen.note(ctx, task)
+			time.Sleep(5 * time.Second)
+			return nil
+		}), policies(gated))
 		r.enqueue("export", "a", "{}")
 		seen.ran(t, 1)
 		r.enqueue("export", "b", "{}", asynq.Deadline(time.Now().Add(time.Minute)), asynq.MaxRetry(0))

@@ -70,7 +70,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promote(early)
 	default:
 		r.Status = luascripts.Booked
-		c.book(v)
+		c.book(v, g)
 		c.done()
 		r.Promoted = c.offerUnheard(v, c.leftBehind())
 		if p := v.by; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
@@ -164,13 +164,14 @@ func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
 
 // book gives the job its places: it waits where it is held up, keeps its turn in
 // the rules before, which admitted it, and is in nobody's way in those behind. A
-// closed gate leaves it none, or its places would hold up others until it opens.
-func (c *call) book(v verdict) {
+// closed gate leaves it none, or its places would hold up others until it opens. A job that waits for a lease, which ends
+// when the gate is closed, keeps no turn.
+func (c *call) book(v verdict, g gate) {
 	if v.by == nil {
 		c.leave()
 		return
 	}
-	c.standFor(v.by, v.at)
+	c.standFor(v.by, v.at, g.opened(v.at) > v.at)
 }
 
 // afterOpening is the instant of a job that waits for a gate. One that would come after `latest` does not wait.
@@ -181,8 +182,8 @@ func (c *call) afterOpening(g gate, opens, latest int64) int64 {
 	return opens
 }
 
-// standFor gives the job its places while a rule puts it off until an instant.
-func (c *call) standFor(by *ruleCall, at int64) {
+// standFor gives the job its places while a rule puts it off until an instant, without turns where noTurns says so.
+func (c *call) standFor(by *ruleCall, at int64, noTurns bool) {
 	admitted := c.admitted(by)
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
@@ -190,7 +191,7 @@ func (c *call) standFor(by *ruleCall, at int64) {
 			p.stand(turn, at)
 		case p == by:
 			p.stand(waits, at)
-		case p.group > 0 && p.group <= admitted:
+		case p.group > 0 && p.group <= admitted && !noTurns:
 			p.stand(turn, at)
 		default:
 			p.stepAside(at)

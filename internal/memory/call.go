@@ -179,6 +179,16 @@ func (v verdict) atMost(latest int64) bool {
 	return v.bound && v.by != nil && v.by.kind == luascripts.Leases && v.by.closed <= latest
 }
 
+// freeBeforeClosing says that the job waits for a lease that may be given back while the gate is still open. The end of
+// that lease, which the job is told, may be behind the closing.
+func (v verdict) freeBeforeClosing(g gate, now int64) bool {
+	if !v.bound || v.by == nil || v.by.kind != luascripts.Leases {
+		return false
+	}
+	soonest := max(now, v.by.closed)
+	return g.opened(soonest) == soonest
+}
+
 // instant asks group by group, narrowest first: the first that does not admit the
 // job until `reach` binds, and wider ones are not asked. Of leases each is asked
 // alone. Who only books is held up by the widest rate.
@@ -207,9 +217,11 @@ func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 		v.by, v.bound = by, true
 		return false
 	})
-	if opens := g.opened(v.at); opens > v.at && (v.bound || opens > reach) {
+	switch opens := g.opened(v.at); {
+	case opens <= v.at, v.freeBeforeClosing(g, c.now):
+	case v.bound || opens > reach:
 		return verdict{at: opens, bound: true, refused: mode == luascripts.BookLastRule}
-	} else if opens > v.at {
+	default:
 		v.at, v.by = opens, nil
 	}
 	if mode.NeverGrants() && !v.bound {

@@ -72,3 +72,65 @@ func TestTwinLongLineOfLeases(t *testing.T) {
 		})
 	}
 }
+
+// TestTwinSlotsBehindAGate: both tell the same where a gate closes before the leases end that jobs wait for.
+func TestTwinSlotsBehindAGate(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	for seed := range uint64(2) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			rdb, store, at := onMini(t)
+			now := start
+			random := rand.New(rand.NewPCG(seed, 2))
+			slots := luascripts.RuleCall{
+				LimitKeys: luascripts.NewLimitKeys("hw", "slots", "customer"),
+				Numbers:   luascripts.Numbers{Kind: luascripts.Leases, Permits: 2, Window: 4 * time.Second}, Cost: 1,
+			}
+			rules := []luascripts.RuleCall{{LimitKeys: luascripts.NewLimitKeys("hw", "rate", "all"), Numbers: luascripts.Numbers{Kind: luascripts.Sliding, Permits: 2, Window: 300 * ms}, Cost: 1}, slots}
+			hours := luascripts.Gate{From: start, Until: start.Add(3 * time.Minute)}
+			for opens := start; opens.Before(hours.Until); opens = opens.Add(10 * time.Second) {
+				hours.Open = append(hours.Open, luascripts.Opening{Open: opens, Close: opens.Add(6 * time.Second)})
+			}
+			var held []uint64
+			behind := 0 // how often a job waited for a lease that ends when the gate is closed
+			for token := uint64(1); token < 400; token++ {
+				job := fmt.Sprint(random.IntN(8))
+				now = now.Add(time.Duration(random.IntN(300)) * ms)
+				at(now.Sub(start))
+				switch op := random.IntN(10); {
+				case op < 6:
+					a := luascripts.AcquireArgs{
+						Rules: rules, Policy: "both", Token: token, Job: job, Mode: []luascripts.Mode{luascripts.GrantOrBook, luascripts.Book, luascripts.Try}[random.IntN(3)],
+						MaxWait: []time.Duration{-1, time.Second, 5 * time.Second}[random.IntN(3)], Gate: hours,
+					}
+					got, err := luascripts.Acquire(t.Context(), rdb, a)
+					if diff := cmp.Diff(store.Acquire(a), got); err != nil || diff != "" {
+						t.Fatalf("acquire at %v: %v; the script (+) and the store (-) differ:\n%s", now.Sub(start), err, diff)
+					}
+					if got.Status == luascripts.Granted {
+						held = append(held, token)
+					}
+					if got.Status == luascripts.Booked && got.Rule == 2 && got.At.Sub(start)%(10*time.Second) >= 6*time.Second {
+						behind++
+					}
+				case op < 8 && len(held) > 0:
+					got, err := luascripts.Release(t.Context(), rdb, slots, held[0])
+					if diff := cmp.Diff(store.Release(slots, held[0]), got); err != nil || diff != "" {
+						t.Fatalf("release at %v: %v; the script (+) and the store (-) differ:\n%s", now.Sub(start), err, diff)
+					}
+					held = held[1:]
+				default:
+					a := luascripts.RefreshArgs{Rules: rules, Policy: "both", Job: job}
+					got := luascripts.Refresh(t.Context(), rdb, []luascripts.RefreshArgs{a})[0]
+					if diff := cmp.Diff(store.Refresh(a), got); diff != "" {
+						t.Fatalf("refresh at %v; the script (+) and the store (-) differ:\n%s", now.Sub(start), diff)
+					}
+				}
+			}
+			if behind < 5 {
+				t.Errorf("%d jobs waited for a lease that ends when the gate is closed: the trace shows nothing", behind)
+			}
+		})
+	}
+}

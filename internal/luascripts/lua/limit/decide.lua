@@ -64,6 +64,14 @@ end
 
 local function opened(gate, at) return gate and gate.opened(at) or at end
 
+-- free_before_closing says that a job waits for a lease that may be given back while the gate is open. The end of the lease,
+-- which the job is told, may lie in an hour when the gate is closed.
+local function free_before_closing(gate, rule, now)
+  if not (rule and rule.kind.lease) then return false end
+  local soonest = max(now, rule.closed)
+  return opened(gate, soonest) == soonest
+end
+
 -- offer_unheard lets the next in line know of a lease that is free, when it has not heard of it
 local function offer_unheard(rule, now, promoted)
   local unheard = rule and rule.kind.lease and rule.closed == 0 and rule.front and rule.front ~= rule.member and (rule.front_promised or 0) > now + OFFERED
@@ -242,7 +250,7 @@ local function instant(call)
     if at > reach then binding = by else binding = refuses(rules, i, to) end
     i = to + 1
   end
-  if opened(gate, at) > at then
+  if opened(gate, at) > at and not free_before_closing(gate, rules[binding], now) then
     at = opened(gate, at)
     if binding or at > reach then binding = GATE end
     by = GATE
@@ -299,7 +307,8 @@ end
 -- book gives a call its place in the lines
 local function book(call, binding, at)
   local rules, bound, now = call.rules, call.rules[binding], call.now
-  local waits_at = places.stand_for(rules, binding, at, now)
+  -- a job keeps no turn until an hour when the gate is closed: the jobs behind it would have to wait for the next opening
+  local waits_at = places.stand_for(rules, binding, at, now, opened(call.form.gate, at) > at)
   done(rules, now)
   local promoted = offer_unheard(bound, now, left_behind(rules, waits_at, now))
   if #promoted > 0 and bound.kind.lease then at = promised(bound, bound.member) end -- it may be one of those who were just promised the end of a lease

@@ -136,14 +136,14 @@ end
 
 -- stand_for gives the job its places while a rule puts it off until an instant, and
 -- answers in whose line it waits, nil when it only follows turns. The groups before that
--- rule admitted it: there it keeps its turn. A job that waits for a lease keeps no turn at
+-- rule admitted it: there it keeps its turn, but for no_turns. A job that waits for a lease keeps no turn at
 -- the rates of its key, nor at wider ones.
-local function stand_for(rules, binding, at, now)
+local function stand_for(rules, binding, at, now, no_turns)
   local bound, waits_at = rules[binding], nil
   for i, rule in ipairs(rules) do
     local admitted = rule.group < bound.group or (rule.group == bound.group and not bound.kind.lease)
     if i == binding and not follows(rule, at) then waits_at = i end
-    if i == binding or (admitted and not rule.kind.lease) then stand(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
+    if i == binding or (admitted and not rule.kind.lease and not no_turns) then stand(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
   end
   return waits_at
 end
