@@ -2,6 +2,7 @@ package memory
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/headwayq/headway/internal/luascripts"
 )
@@ -29,4 +30,16 @@ func (s *Store) Places(k luascripts.LimitKeys) map[string]map[string]int64 {
 		note("turns:"+policy, turns)
 	}
 	return out
+}
+
+// ShiftTickets adds to all tickets on a key, of jobs in the line and of those that keep a turn.
+func (s *Store) ShiftTickets(k luascripts.LimitKeys, by int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := s.keys.byName[k.Ledger()]
+	for _, of := range append([]*set{&key.line.set, &key.line.kept}, slices.Collect(maps.Values(key.policies))...) {
+		for _, t := range slices.Clone(of.order) {
+			of.add(t.member, t.score+by)
+		}
+	}
 }

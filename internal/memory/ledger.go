@@ -221,8 +221,25 @@ func (l *numbers) unit() int64 {
 	return unit
 }
 
-// steps is by how many rooms a ticket comes behind one of this cost.
+// steps is how many units a job of this cost takes. Each has a room, as far as `edge`.
 func (l *numbers) steps(cost int64) int64 { return min(ceilDiv(cost, l.unit()), stepsMost) }
+
+// ticketBehind is the ticket behind a job of this cost, which has a ticket. Tickets count up as long as a line is never
+// empty, and have a bound. So from `edge` on a room stands for many units.
+func (l *numbers) ticketBehind(cost, ticket int64) int64 {
+	end := ticket + l.steps(cost)*room
+	if from := max(ticket, edge); end > from {
+		return from + ceilDiv(end-from, room*coarse)*room
+	}
+	return end
+}
+
+// ticketBefore is the last ticket, of whole rooms, from which a job of this cost ends at a ticket, or before it.
+func (l *numbers) ticketBefore(cost, ticket int64) int64 {
+	units := l.steps(cost)
+	large := min(max(0, ticket-edge)/room, ceilDiv(units, coarse))
+	return ticket - (large+max(0, units-large*coarse))*room
+}
 
 // covers says whether a calendar knows the window of now.
 func (l *numbers) covers(now int64) bool {

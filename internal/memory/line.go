@@ -16,8 +16,10 @@ const (
 	park      = 1 << 52       // how much lower the ticket of one who is parked is
 	live      = -park / 2     // the lowest ticket of one who is not
 	room      = 4096          // tickets a step: those who are put off stand between
-	wholes    = 32            // jobs ahead of one that are looked at each, where costs differ
-	far       = 1 << 52       // permits ahead: more are counted as so many
+	edge      = 1 << 50       // from this ticket on a room stands for `coarse` units, see ticketBehind
+	coarse    = 1024
+	wholes    = 32      // jobs ahead of one that are looked at each, where costs differ
+	far       = 1 << 52 // permits ahead: more are counted as so many
 )
 
 // What stands among the promises and is nobody's. The last four have `park` added:
@@ -32,7 +34,7 @@ const (
 )
 
 // line is the jobs that wait, by tickets. A ticket is that of the job before, plus room for
-// each permit of that job, or for each so many of a large limit, see steps. A job that comes too late is parked: it keeps its ticket and
+// each permit of that job, or for each so many of a large limit, see ticketBehind. A job that comes too late is parked: it keeps its ticket and
 // holds up nobody. A member is the text "cost:job". Tickets and promises are forgotten
 // together.
 type line struct {
@@ -254,11 +256,16 @@ func (a ahead) firstCosts() (costs []int64, head int, behind *scored[string]) {
 // permitsFrom are those of the one who has this ticket, and of who comes behind.
 func (a ahead) permitsFrom(ticket int64) int64 {
 	if a.mixed {
-		return (rooms(a.end()-ticket+room-1) + a.squeezed) * a.numbers.unit()
+		return (unitsBetween(ticket, a.end()) + a.squeezed) * a.numbers.unit()
 	}
 	waiting := max(0, a.last-max(a.first, a.line.below(ticket)))
 	turns := max(0, a.lastTurn-max(a.firstTurn, a.turns.below(ticket)))
 	return int64(waiting+turns) * a.cost()
+}
+
+// unitsBetween is how many units of permits lie between two tickets.
+func unitsBetween(from, ends int64) int64 {
+	return rooms(ends-from+room-1) + rooms(max(ends, edge)-max(from, edge)+room-1)*(coarse-1)
 }
 
 // end is the ticket behind the last of them.
@@ -266,11 +273,11 @@ func (a ahead) end() int64 {
 	var line, turns int64
 	if a.first < a.last {
 		p := a.line.order[a.last-1]
-		line = p.score + a.numbers.steps(costOf(p.member))*room
+		line = a.numbers.ticketBehind(costOf(p.member), p.score)
 	}
 	if a.firstTurn < a.lastTurn {
 		p := a.turns.order[a.lastTurn-1]
-		turns = p.score + a.numbers.steps(costOf(p.member))*room
+		turns = a.numbers.ticketBehind(costOf(p.member), p.score)
 	}
 	switch {
 	case a.first >= a.last:

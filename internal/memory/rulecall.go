@@ -410,7 +410,7 @@ func (p *ruleCall) lastTicket() int64 {
 	after := func(s *set, rank int) {
 		if 0 <= rank && rank < s.len() {
 			last := s.order[rank]
-			ticket = max(ticket, (rooms(turnOf(last.score)+room-1)+p.steps(costOf(last.member)))*room)
+			ticket = max(ticket, p.ticketBehind(costOf(last.member), rooms(turnOf(last.score)+room-1)*room))
 		}
 	}
 	after(&p.line.set, p.line.below(live)-1)
@@ -424,7 +424,7 @@ func (p *ruleCall) firstTicket() int64 {
 	ticket, some := int64(0), false
 	before := func(s *set, rank int) {
 		if rank < s.len() {
-			if t := (rooms(turnOf(s.order[rank].score)) - p.steps(costOf(p.member))) * room; !some || t < ticket {
+			if t := p.ticketBefore(costOf(p.member), rooms(turnOf(s.order[rank].score))*room); !some || t < ticket {
 				ticket, some = t, true
 			}
 		}

@@ -1,7 +1,7 @@
 -- line.lua: who waits on a key, in which order, and what they were promised.
 --
 -- line      sorted set, member "cost:job", score = ticket, which orders the line: that of the one before plus ROOM
---           for each permit of its cost, or for each so many, see steps. Who comes too late is parked: the same
+--           for each permit of its cost, or for each so many, see ticket_behind. Who comes too late is parked: the same
 --           ticket, PARK lower, so it holds up nobody and finds its turn again
 -- turns     sorted set, the same, of the jobs of one policy that another of its
 --           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others. When another
@@ -34,6 +34,7 @@ local PARKED_FOR = 3600000000 -- how long a job stays parked
 local PARK = 4503599627370496 -- so much lower is the score of a job that is parked
 local ROOM = 4096 -- tickets a step: between two places there is room for those who are put off, see close.lua
 local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
+local EDGE, COARSE = 1125899906842624, 1024 -- from this ticket on a ROOM stands for so many units, see ticket_behind
 local WHOLE = 32 -- jobs ahead of one that are looked at each, where costs differ
 local FAR = 4503599627370496 -- permits ahead: more are counted as so many
 local NOTED = "6755399441055744" -- PARK + PROMISED: from here on stands what is noted of a key, but for CLOSED, and for LAST when its ticket is below 0
@@ -199,10 +200,29 @@ local function below(set, ticket)
   return redis.call("ZCOUNT", set, LIVE, "(" .. int(ticket))
 end
 
--- steps is how many ROOMs a job of this cost takes: one for each unit of permits of the limit, and STEPS at most, so that
--- tickets stay within their bounds
+-- steps is how many units of permits of the limit a job of this cost takes, STEPS at most. Each has a ROOM, as far as EDGE
 local function steps(rule, cost)
   return min(ceil(cost / rule.limit.unit), STEPS)
+end
+
+-- ticket_behind is the ticket behind a job of this cost, which has a ticket. Tickets count up as long as a line is never
+-- empty, and must stay below PROMISED. So from EDGE on a ROOM stands for COARSE units
+local function ticket_behind(rule, cost, ticket)
+  local at_end = ticket + steps(rule, cost) * ROOM
+  local over = at_end - max(ticket, EDGE)
+  return over > 0 and max(ticket, EDGE) + ceil(over / ROOM / COARSE) * ROOM or at_end
+end
+
+-- ticket_before is the last ticket, of whole ROOMs, from which a job of this cost ends at a ticket, or before it
+local function ticket_before(rule, cost, ticket)
+  local units = steps(rule, cost)
+  local coarse = min(max(0, ticket - EDGE) / ROOM, ceil(units / COARSE))
+  return ticket - (coarse + max(0, units - coarse * COARSE)) * ROOM
+end
+
+-- units_between is how many units lie between two tickets
+local function units_between(from, ends)
+  return ceil((ends - from) / ROOM) + ceil((max(ends, EDGE) - max(from, EDGE)) / ROOM) * (COARSE - 1)
 end
 
 -- permits is how many permits the jobs ahead want, from a ticket on: so many jobs in the line, and so many turns. Equal costs are
@@ -213,13 +233,13 @@ local function permits(rule, waiting, turns, from)
   local ends = -PARK
   if rule.waiting > 0 then
     local m, ticket = at_rank(rule.line, rule.first_rank + rule.waiting - 1)
-    ends = ticket + steps(rule, cost_of(m)) * ROOM
+    ends = ticket_behind(rule, cost_of(m), ticket)
   end
   if rule.turns_ahead > 0 then
     local m, ticket = at_rank(rule.turns, rule.turn + rule.turns_ahead - 1)
-    ends = max(ends, ticket + steps(rule, cost_of(m)) * ROOM)
+    ends = max(ends, ticket_behind(rule, cost_of(m), ticket))
   end
-  return (ceil((ends - from) / ROOM) + (mark(rule, SQUEEZED) or PARK) - PARK) * rule.limit.unit
+  return (units_between(from, ends) + (mark(rule, SQUEEZED) or PARK) - PARK) * rule.limit.unit
 end
 
 -- first_costs finds, of a line with mixed costs, what the first jobs ahead cost, in their order, and
@@ -444,5 +464,6 @@ return {
   cost_of = cost_of, find = find, follow = follow, gone = gone,
   is_parked = is_parked, kept_score = kept_score, kept_ticket = kept_ticket, is_squeezed = is_squeezed,
   leave = leave, line_ends = line_ends, mark = mark, missed = missed, normal = normal, open_line = open_line, park = park, promote = promote,
-  rank = rank, read_line = read_line, squeeze = squeeze, steps = steps, tell = tell, promised = promised, with_promotions = with_promotions,
+  rank = rank, read_line = read_line, squeeze = squeeze, tell = tell, ticket_before = ticket_before, ticket_behind = ticket_behind,
+  promised = promised, with_promotions = with_promotions,
 }

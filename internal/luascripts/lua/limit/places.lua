@@ -7,8 +7,8 @@ local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local PARKED_FOR, MIXED, PARK, PARKED, ROOM, PROMISED, at_rank, cost_of, is_parked, normal =
   line.PARKED_FOR, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.PROMISED, line.at_rank, line.cost_of, line.is_parked, line.normal
-local NOTED_ENDS, is_squeezed, kept_score, kept_ticket, line_ends, squeeze, steps =
-  line.NOTED_ENDS, line.is_squeezed, line.kept_score, line.kept_ticket, line.line_ends, line.squeeze, line.steps
+local NOTED_ENDS, is_squeezed, kept_score, kept_ticket, line_ends, squeeze, ticket_before, ticket_behind =
+  line.NOTED_ENDS, line.is_squeezed, line.kept_score, line.kept_ticket, line.line_ends, line.squeeze, line.ticket_before, line.ticket_behind
 
 -- mix notes that costs differ, when the job's cost is not that of the first job that waits, or of the first turn
 local function mix(rule)
@@ -27,7 +27,7 @@ end
 local function last_ticket(rule)
   local ticket = 0
   local function after(member, t)
-    if member then ticket = max(ticket, (ceil(normal(t) / ROOM) + steps(rule, cost_of(member))) * ROOM) end
+    if member then ticket = max(ticket, ticket_behind(rule, cost_of(member), ceil(normal(t) / ROOM) * ROOM)) end
   end
   if rule.parked > 0 then after(at_rank(rule.line, rule.parked - 1)) end -- the last who is parked
   if line_ends(rule) > 0 then after(at_rank(rule.line, rule.end_rank - 1)) end
@@ -163,7 +163,7 @@ local function first_ticket(rule)
   end
   local first = redis.call("ZRANGEBYSCORE", rule.line, NOTED_ENDS, "+inf", "WITHSCORES", "LIMIT", "0", "1")
   if first[1] then ticket = min(ticket or kept_ticket(first[2]), kept_ticket(first[2])) end
-  return ticket and (floor(ticket / ROOM) - steps(rule, rule.want)) * ROOM or 0
+  return ticket and ticket_before(rule, rule.want, floor(ticket / ROOM) * ROOM) or 0
 end
 
 -- join_at puts the job into a set at a ticket. With `aside` the job is parked there. A grant that came
