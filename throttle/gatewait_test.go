@@ -30,7 +30,7 @@ func TestAcquireWaitsForASlotWhileAGateIsOpen(t *testing.T) {
 		"a caller with any time":                          {timeout: 48 * time.Hour, freed: time.Minute, after: time.Minute},
 		"a slot is free before the context ends":          {timeout: 5 * time.Minute, freed: time.Minute, after: time.Minute},
 		"a slot is free within MaxWait":                   {timeout: never, maxWait: 5 * time.Minute, freed: time.Minute, after: time.Minute},
-		"MaxWait is over before the gate closes":          {timeout: never, maxWait: 5 * time.Minute, freed: never, want: throttle.ErrTooLate, after: 5 * time.Minute},
+		"MaxWait is over before the gate closes":          {timeout: never, maxWait: time.Minute, freed: never, want: throttle.ErrTooLate, after: time.Minute},
 		"the gate closes, and opens behind MaxWait":       {timeout: never, maxWait: 15 * time.Minute, freed: never, want: throttle.ErrTooLate, after: closes},
 		"a slot is free when the gate is closed":          {timeout: never, freed: closes + time.Minute, want: throttle.ErrTooLate, after: closes},
 		"no slot is free before the next opening begins":  {timeout: 48 * time.Hour, freed: never, after: 24 * time.Hour},

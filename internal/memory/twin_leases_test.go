@@ -87,7 +87,11 @@ func TestTwinSlotsBehindAGate(t *testing.T) {
 				LimitKeys: luascripts.NewLimitKeys("hw", "slots", "customer"),
 				Numbers:   luascripts.Numbers{Kind: luascripts.Leases, Permits: 2, Window: 4 * time.Second}, Cost: 1,
 			}
-			rules := []luascripts.RuleCall{{LimitKeys: luascripts.NewLimitKeys("hw", "rate", "all"), Numbers: luascripts.Numbers{Kind: luascripts.Sliding, Permits: 2, Window: 300 * ms}, Cost: 1}, slots}
+			rate := luascripts.RuleCall{
+				LimitKeys: luascripts.NewLimitKeys("hw", "rate", "all"),
+				Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 2, Window: 300 * ms}, Cost: 1,
+			}
+			rules := []luascripts.RuleCall{rate, slots}
 			hours := luascripts.Gate{From: start, Until: start.Add(3 * time.Minute)}
 			for opens := start; opens.Before(hours.Until); opens = opens.Add(10 * time.Second) {
 				hours.Open = append(hours.Open, luascripts.Opening{Open: opens, Close: opens.Add(6 * time.Second)})
@@ -101,7 +105,8 @@ func TestTwinSlotsBehindAGate(t *testing.T) {
 				switch op := random.IntN(10); {
 				case op < 6:
 					a := luascripts.AcquireArgs{
-						Rules: rules, Policy: "both", Token: token, Job: job, Mode: []luascripts.Mode{luascripts.GrantOrBook, luascripts.Book, luascripts.Try}[random.IntN(3)],
+						Rules: rules, Policy: "both", Token: token, Job: job,
+						Mode:    []luascripts.Mode{luascripts.GrantOrBook, luascripts.Book, luascripts.Try}[random.IntN(3)],
 						MaxWait: []time.Duration{-1, time.Second, 5 * time.Second}[random.IntN(3)], Gate: hours,
 					}
 					got, err := luascripts.Acquire(t.Context(), rdb, a)
