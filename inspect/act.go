@@ -302,14 +302,10 @@ func (i *Inspector) noteStored(ctx context.Context, l *throttle.Limiter, c *Chan
 	}
 }
 
-// keyClosed is until when a key is closed by itself. A closing of the whole rule that ends later
-// hides it.
+// keyClosed is until when a key is closed by itself; zero when it is not, and when that can't be read.
 func keyClosed(ctx context.Context, l *throttle.Limiter, id string) time.Time {
-	s, err := throttle.ForWorkers.Peek(ctx, l, id, 1, 0)
-	if err != nil || s.Closed.Equal(l.LimitStatus(ctx).Closed) {
-		return time.Time{}
-	}
-	return s.Closed
+	s, _ := throttle.ForWorkers.Peek(ctx, l, id, 1, 0, false)
+	return s.OwnClosed
 }
 
 // PauseKey is [Inspector.CloseKey] for a year, which is the longest time.
@@ -554,7 +550,7 @@ func (i *Inspector) FrontKey(ctx context.Context, queue, rule, key string, r Rea
 			if !ok {
 				continue
 			}
-			s, err := throttle.ForWorkers.Locate(ctx, ref)
+			s, err := throttle.ForWorkers.Locate(ctx, ref, false)
 			switch {
 			case err != nil:
 				return fmt.Errorf("inspect: find the place of a task: %w", err)
@@ -588,7 +584,7 @@ func (i *Inspector) front(ctx context.Context, queue string, w onKeyTask) error 
 	if !ok {
 		return fmt.Errorf("%w: it has no place in a line that is known here", ErrNotWaiting)
 	}
-	s, err := throttle.ForWorkers.Locate(ctx, ref)
+	s, err := throttle.ForWorkers.Locate(ctx, ref, false)
 	if err != nil {
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
 	}
@@ -600,7 +596,7 @@ func (i *Inspector) front(ctx context.Context, queue string, w onKeyTask) error 
 	if err != nil {
 		return fmt.Errorf("inspect: move a task to the front: %w", err)
 	}
-	if s, err = throttle.ForWorkers.Locate(ctx, ref); err != nil {
+	if s, err = throttle.ForWorkers.Locate(ctx, ref, false); err != nil {
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
 	}
 	promoted = append(promoted, throttle.Promotion{Job: ref.Job, At: s.At, Wait: max(0, s.At.Sub(s.Now))})

@@ -34,10 +34,11 @@ const (
 	StateGroup                  // asynq gathers it with others of its group
 	StateEnded                  // it was completed, or archived
 	StatePaused                 // its batch is paused; it has no place, and asks again at At
+	StateHeld                   // Redis may have forgotten grants, and the pools hold the keys of Rule until Held
 )
 
 var stateNames = [...]string{
-	"missing", "pending", "active", "limit", "slot", "closed", "gate", "no place", "scheduled", "retry", "group", "ended", "paused",
+	"missing", "pending", "active", "limit", "slot", "closed", "gate", "no place", "scheduled", "retry", "group", "ended", "paused", "held",
 }
 
 // String returns the state in a word or two.
@@ -72,6 +73,7 @@ type Explanation struct {
 	// Before are the first of that line, as far as they stand before it; at most [BeforeMax].
 	Before []WaitingTask
 	Closed time.Time // until when Rule is closed for it; zero for not
+	Held   time.Time // until when Rule is held for it after a failover, see [Key]; zero for not
 	// Booked says that it was booked when it was enqueued, and no worker had it yet.
 	Booked bool
 	// Parked says that it came too late for its instant: nobody behind it waits for it,
@@ -117,6 +119,8 @@ func (e Explanation) Says() string {
 		return "all slots are taken, and it starts when one is released"
 	case StateClosed:
 		return "its rule or key is closed; it starts by itself then: \"headway open\" ends that early"
+	case StateHeld:
+		return "Redis was promoted or began again and may have forgotten grants, so pools hold its key; it starts by itself then, and nothing ends that early"
 	case StateGate:
 		return "a gate is shut, and it starts by itself when that opens"
 	case StateNoPlace:
@@ -201,7 +205,11 @@ type Verdict struct {
 	At      time.Time
 	Waiting int       // jobs in its line, without those that are late
 	Closed  time.Time // until when the rule or the key is closed; zero for not
-	// Who and Why are from the audit list. They are empty when the list has no entry of the
+	// OwnClosed, RuleClosed, Held and HoldUnknown are those of [Key].
+	OwnClosed, RuleClosed time.Time
+	Held                  time.Time
+	HoldUnknown           bool
+	// Who and Why are of the closing that ends last, from the audit list. They are empty when the list has no entry of the
 	// closing: a provider's Retry-After closed the key, or a program did.
 	Who, Why string
 	// Err says why nothing is known: the key can't be found here, or the task costs more than
@@ -307,7 +315,7 @@ func (i *Inspector) turn(ctx context.Context, e *Explanation, job string) error 
 	if ref.Policy = i.set.Lookup(strings.Join(names, "+")); ref.Policy == nil || len(ref.Policy.Rules()) != len(names) || i.cfg.PerClient {
 		return nil
 	}
-	s, err := throttle.ForWorkers.Locate(ctx, ref)
+	s, err := i.locate(ctx, ref)
 	if err != nil || !s.Known {
 		if errors.Is(err, throttle.ErrUnavailable) {
 			return fmt.Errorf("inspect: find the place of a task: %w", err)
@@ -393,7 +401,7 @@ func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascript
 		return nil
 	}
 	i.meet(ctx, queue, id, booking)
-	s, err := throttle.ForWorkers.Locate(ctx, booking)
+	s, err := i.locate(ctx, booking)
 	if err != nil {
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
 	}
@@ -401,8 +409,10 @@ func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascript
 		return nil
 	}
 	e.State, e.Rule, e.Now, e.Permits, e.Jobs, e.Closed, e.Parked = StateLimit, s.Rule, s.Now, s.Permits, s.Jobs, s.Closed, s.Parked
-	e.At = s.At
+	e.At, e.Held = s.At, s.Held
 	switch {
+	case s.Held.After(s.Closed):
+		e.State = StateHeld
 	case !s.Closed.IsZero():
 		e.State = StateClosed
 	case throttle.ForWorkers.LimitLastKnown(i.set.Limiter(s.Rule)).IsConcurrent():
@@ -509,7 +519,12 @@ func (i *Inspector) closers(ctx context.Context, all []Verdict) error {
 	made := Made(audited)
 	for n := range all {
 		if closed(all[n]) {
-			all[n].Who, all[n].Why = closedBy(made, all[n])
+			v := &all[n]
+			key := "" // of the closing that ends last
+			if v.OwnClosed.Equal(v.Closed) {
+				key = v.Key
+			}
+			v.Who, v.Why = closedBy(made, v.Rule, key, v.Closed)
 		}
 	}
 	return nil
@@ -534,7 +549,7 @@ func (i *Inspector) ofLimit(ctx context.Context, v *Verdict, now *time.Time) err
 		v.Limit, v.Err = l.Limit().String(), errPerClient
 		return nil
 	}
-	s, err := throttle.ForWorkers.Peek(ctx, l, v.Key, v.Cost, 0)
+	s, err := i.peek(ctx, l, v.Key, v.Cost, 0)
 	if errors.Is(err, throttle.ErrUnavailable) {
 		return fmt.Errorf("inspect: ask a rule: %w", err)
 	}
@@ -550,7 +565,8 @@ func (i *Inspector) ofLimit(ctx context.Context, v *Verdict, now *time.Time) err
 		if now.IsZero() {
 			*now = s.Now
 		}
-		v.At, v.Waiting, v.Closed = s.Next, s.Waiting, s.Closed
+		v.At, v.Waiting, v.Closed, v.OwnClosed, v.RuleClosed = s.Next, s.Waiting, s.Closed, s.OwnClosed, s.RuleClosed
+		v.Held, v.HoldUnknown = s.Held, s.HoldUnknown
 		if v.Admits = !s.Next.After(s.Now); v.Admits {
 			v.At = *now // each rule is asked a moment after the one before
 		}
@@ -597,21 +613,18 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// closedBy finds among the changes that were made who closed what a verdict is about. Both
-// instants are by Redis' clock, of two calls that follow each other.
-func closedBy(made []Change, v Verdict) (who, why string) {
-	opened := make(map[string]bool) // by key: what was closed before is over
-	for _, c := range made {        // the newest first
-		if c.Rule != v.Rule || c.Key != "" && c.Key != v.Key {
+// closedBy finds among the changes that were made who closed a key, or with an empty key the rule, until an
+// instant. Both instants are by Redis' clock, of two calls that follow each other.
+func closedBy(made []Change, rule, key string, until time.Time) (who, why string) {
+	for _, c := range made { // the newest first
+		if c.Rule != rule || c.Key != key {
 			continue
 		}
-		switch c.Action {
-		case ActionOpen:
-			opened[c.Key] = true
-		case ActionClose:
-			if !opened[c.Key] && v.Closed.Sub(c.Until).Abs() < 5*time.Second {
-				return c.Who, c.Why
-			}
+		if c.Action == ActionOpen {
+			break // what was closed before is over
+		}
+		if c.Action == ActionClose && until.Sub(c.Until).Abs() < 5*time.Second {
+			return c.Who, c.Why
 		}
 	}
 	return "", ""
@@ -627,7 +640,7 @@ func (i *Inspector) bind(ctx context.Context, e *Explanation, job string) error 
 		if v.Binds = v.Rule == e.Rule; !v.Binds || v.Key == "" || v.Err != nil || e.Jobs == 0 {
 			continue
 		}
-		s, err := throttle.ForWorkers.Peek(ctx, i.set.Limiter(v.Rule), v.Key, v.Cost, BeforeMax)
+		s, err := i.peek(ctx, i.set.Limiter(v.Rule), v.Key, v.Cost, BeforeMax)
 		if errors.Is(err, throttle.ErrUnavailable) {
 			return fmt.Errorf("inspect: list a line: %w", err)
 		}
@@ -689,6 +702,8 @@ func (i *Inspector) ExplainNew(ctx context.Context, taskType string, payload []b
 	case v.Key == "":
 		e.State = StateGate
 		return e, nil
+	case v.Held.After(v.Closed):
+		e.State, e.Held, e.Closed = StateHeld, v.Held, v.Closed
 	case !v.Closed.IsZero():
 		e.State, e.Closed = StateClosed, v.Closed
 	case throttle.ForWorkers.LimitLastKnown(i.set.Limiter(v.Rule)).IsConcurrent():
@@ -723,7 +738,7 @@ func (i *Inspector) Position(ctx context.Context, queue, id string) (Position, e
 	switch e.State {
 	case StatePending:
 		p.Start = e.Now
-	case StateLimit, StateSlot, StateClosed:
+	case StateLimit, StateSlot, StateClosed, StateHeld:
 		p.Place = e.Jobs + 1
 	}
 	return p, nil

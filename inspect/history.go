@@ -132,8 +132,13 @@ type KeyStatus struct {
 	Waiting int    `json:"waiting"` // jobs in its line, without those that are late
 	// Next is when a job that came now would start; Now when nothing holds it up.
 	Next   time.Time `json:"next,omitzero"`
-	Closed time.Time `json:"closed,omitzero"` // until when the rule or the key is closed
-	Now    time.Time `json:"now"`             // Redis' clock
+	Closed time.Time `json:"closed,omitzero"` // until when the rule or the key is closed, the later of the next two
+	// OwnClosed, RuleClosed, Held and HoldUnknown are those of [Key].
+	OwnClosed   time.Time `json:"own_closed,omitzero"`
+	RuleClosed  time.Time `json:"rule_closed,omitzero"`
+	Held        time.Time `json:"held,omitzero"`
+	HoldUnknown bool      `json:"hold_unknown,omitempty"`
+	Now         time.Time `json:"now"` // Redis' clock
 	// Problem says why nothing is known of the key but its Permits: the stored limit of the rule,
 	// or what the key spent, can't be read, or the limit of the key can't be found. Then a job of
 	// this key does not start. It is empty for a key that could be asked about.

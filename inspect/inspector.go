@@ -67,7 +67,7 @@ type Inspector struct {
 	policies map[string]queue.Policy // by task type, never changed
 	perKey   map[string]bool         // rules whose keys have limits of their own, never changed
 	asynq    *asynq.Inspector
-	forms    *keyForms
+	pools    *poolFacts
 	byID     bool // keys are given as they stand in Redis
 }
 
@@ -99,11 +99,18 @@ func (i *Inspector) id(ctx context.Context, l *throttle.Limiter, key string) (st
 	return key, nil
 }
 
-// keyForms remembers whether pools have their keys as we do. Safe for concurrent use.
-type keyForms struct {
+// poolFacts remembers what the running pools say that a question about a key needs. Safe for concurrent use.
+type poolFacts struct {
 	mu    sync.Mutex
 	until time.Time
-	err   error
+	form  error // why keys of theirs are not found by their names in clear
+	hold  hold
+}
+
+// hold says whether pools hold keys after a failover.
+type hold struct {
+	on    bool // some do
+	other bool // and those that do are of another release, whose holds are not known here
 }
 
 // ErrOtherSecret says that the pools that run hash keys otherwise than this Inspector: by another
@@ -111,24 +118,72 @@ type keyForms struct {
 var ErrOtherSecret = fmt.Errorf("%w: Secret: the pools that run have another one, so that a key of theirs is not found by its name in clear",
 	throttle.ErrInvalidConfig)
 
-// sameKeys is nil when a pool that runs has its keys stand as ours do, or none says how they stand. It asks
-// Redis once in the time in which a pool says so anew.
+// sameKeys is nil when a pool that runs has its keys stand as ours do, or none says how they stand.
 func (i *Inspector) sameKeys(ctx context.Context) error {
-	i.forms.mu.Lock()
-	known, err := time.Now().Before(i.forms.until), i.forms.err
-	i.forms.mu.Unlock()
+	form, _, err := i.factsOfPools(ctx)
+	return cmp.Or(err, form)
+}
+
+// holds says whether pools hold keys after a failover. An error is that of a Redis that does not answer.
+func (i *Inspector) holds(ctx context.Context) (hold, error) {
+	if i.cfg.HoldAfterFailover { // as the limiters here do
+		return hold{on: true}, nil
+	}
+	_, h, err := i.factsOfPools(ctx)
+	return h, err
+}
+
+// factsOfPools is what the running pools say. It asks Redis once in the time in which a pool says so anew.
+func (i *Inspector) factsOfPools(ctx context.Context) (form error, h hold, err error) {
+	i.pools.mu.Lock()
+	known, form, h := time.Now().Before(i.pools.until), i.pools.form, i.pools.hold
+	i.pools.mu.Unlock()
 	if known {
-		return err
+		return form, h, nil
 	}
 	running, _, err := i.Processes(ctx)
 	if err != nil {
-		return err
+		return nil, hold{}, err
 	}
-	err = i.compareForms(running)
-	i.forms.mu.Lock()
-	defer i.forms.mu.Unlock()
-	i.forms.err, i.forms.until = err, time.Now().Add(presence.Every)
-	return err
+	form, h = i.compareForms(running), holdOf(running)
+	i.pools.mu.Lock()
+	defer i.pools.mu.Unlock()
+	i.pools.form, i.pools.hold, i.pools.until = form, h, time.Now().Add(presence.Every)
+	return form, h, nil
+}
+
+// holdOf is the hold of processes.
+func holdOf(running []Process) (h hold) {
+	ours, _ := luascripts.Library()
+	for _, p := range running {
+		if p.Hold == ours {
+			return hold{on: true}
+		}
+		if p.Hold != "" {
+			h = hold{on: true, other: true}
+		}
+	}
+	return h
+}
+
+// peek asks a limit about a job of a cost that comes now, and lists the first most of the line.
+func (i *Inspector) peek(ctx context.Context, l *throttle.Limiter, id string, cost, most int) (throttle.State, error) {
+	h, err := i.holds(ctx)
+	if err != nil {
+		return throttle.State{}, err
+	}
+	s, err := throttle.ForWorkers.Peek(ctx, l, id, cost, most, h.on && !h.other)
+	s.HoldUnknown = s.HoldUnknown || err == nil && h.other
+	return s, err
+}
+
+// locate finds where a booking stands.
+func (i *Inspector) locate(ctx context.Context, b throttle.BookingRef) (throttle.BookingStatus, error) {
+	h, err := i.holds(ctx)
+	if err != nil {
+		return throttle.BookingStatus{}, err
+	}
+	return throttle.ForWorkers.Locate(ctx, b, h.on && !h.other)
 }
 
 // compareForms says what is wrong when all pools that run have their keys stand otherwise.
@@ -165,7 +220,7 @@ func New(rdb redis.UniversalClient, config Config) (*Inspector, error) {
 	cfg.OnUnavailable = throttle.FailClosed
 	i := &Inspector{
 		rdb: rdb, cfg: cfg, set: policyset.New(rdb, cfg), policies: make(map[string]queue.Policy, len(config.Policies)),
-		perKey: make(map[string]bool), asynq: asynq.NewInspectorFromRedisClient(rdb), forms: &keyForms{},
+		perKey: make(map[string]bool), asynq: asynq.NewInspectorFromRedisClient(rdb), pools: &poolFacts{},
 	}
 	for _, p := range config.Policies {
 		p.Rules = slices.Clone(p.Rules)
@@ -385,7 +440,7 @@ func (i *Inspector) Keys(ctx context.Context, rule string, order KeyOrder) ([]Ke
 	}
 	all := make([]KeyStatus, 0, KeysMax)
 	for _, id := range candidates(busy, waiting, order) {
-		s, err := throttle.ForWorkers.Peek(ctx, l, id, 1, 0)
+		s, err := i.peek(ctx, l, id, 1, 0)
 		switch {
 		case errors.Is(err, throttle.ErrUnavailable):
 			return nil, fmt.Errorf("inspect: ask a rule: %w", err)
@@ -395,7 +450,8 @@ func (i *Inspector) Keys(ctx context.Context, rule string, order KeyOrder) ([]Ke
 		case order == ByWait && s.Waiting == 0 && s.Closed.IsZero():
 			continue // they have started, or were cancelled
 		}
-		all = append(all, KeyStatus{Key: id, Permits: permits[id], Waiting: s.Waiting, Next: latest(s.Next, s.Now), Closed: s.Closed, Now: s.Now})
+		all = append(all, KeyStatus{Key: id, Permits: permits[id], Waiting: s.Waiting, Next: latest(s.Next, s.Now), Closed: s.Closed,
+			OwnClosed: s.OwnClosed, RuleClosed: s.RuleClosed, Held: s.Held, HoldUnknown: s.HoldUnknown, Now: s.Now})
 	}
 	if order == ByWait {
 		slices.SortStableFunc(all, longestWait)
@@ -428,7 +484,7 @@ func (i *Inspector) IDOf(ctx context.Context, rule, key string) (string, error) 
 }
 
 // Key tells what was spent on a key of a rule, how many jobs wait, and whether it is closed.
-// It asks Redis once, and twice where the key is closed. When the limit of the key can't be
+// It asks Redis once, twice where the key is closed, and now and then once more what pools run. When the limit of the key can't be
 // found, the error is a throttle.ErrStoredLimit.
 func (i *Inspector) Key(ctx context.Context, rule, key string) (Key, error) {
 	l, err := i.limiter(rule)
@@ -439,7 +495,11 @@ func (i *Inspector) Key(ctx context.Context, rule, key string) (Key, error) {
 	if err != nil {
 		return Key{}, err
 	}
-	s, at, permits, err := throttle.ForWorkers.Spent(ctx, l, id, SpentMax)
+	h, err := i.holds(ctx)
+	if err != nil {
+		return Key{}, err
+	}
+	s, at, permits, err := throttle.ForWorkers.Spent(ctx, l, id, SpentMax, h.on && !h.other)
 	if err != nil {
 		return Key{}, fmt.Errorf("inspect: read a key: %w", err)
 	}
@@ -447,16 +507,21 @@ func (i *Inspector) Key(ctx context.Context, rule, key string) (Key, error) {
 	if err != nil {
 		return Key{}, fmt.Errorf("inspect: read a key: %w", err)
 	}
-	k := Key{ID: id, Limit: limit, Available: s.Available, Waiting: s.Waiting, Next: s.Next, Closed: s.Closed, Now: s.Now}
+	k := Key{
+		ID: id, Limit: limit, Available: s.Available, Waiting: s.Waiting, Next: s.Next, Closed: s.Closed, OwnClosed: s.OwnClosed, RuleClosed: s.RuleClosed,
+		Held: s.Held, HoldUnknown: s.HoldUnknown || h.other, Now: s.Now,
+	}
 	for n := range at {
 		k.Spent = append(k.Spent, Spent{at[n], permits[n]})
 	}
 	if !s.Closed.IsZero() {
-		v := []Verdict{{Rule: rule, Key: id, Closed: s.Closed}}
-		if err := i.closers(ctx, v); err != nil {
+		audited, err := i.Audit(ctx, 0, pageMax)
+		if err != nil {
 			return Key{}, err
 		}
-		k.Who, k.Why = v[0].Who, v[0].Why
+		made := Made(audited)
+		k.Who, k.Why = closedBy(made, rule, id, s.OwnClosed)
+		k.RuleWho, k.RuleWhy = closedBy(made, rule, "", s.RuleClosed)
 	}
 	return k, nil
 }
@@ -612,7 +677,11 @@ func (i *Inspector) LinePage(ctx context.Context, rule, key string, from Cursor,
 	if err != nil {
 		return Page{}, err
 	}
-	list, err := throttle.ForWorkers.List(ctx, l, id, at, most)
+	h, err := i.holds(ctx)
+	if err != nil {
+		return Page{}, err
+	}
+	list, err := throttle.ForWorkers.List(ctx, l, id, at, most, h.on && !h.other)
 	if err != nil {
 		return Page{}, fmt.Errorf("inspect: list a line: %w", err)
 	}

@@ -14,9 +14,20 @@ type Key struct {
 	Waiting   int            // jobs in its line, without those that are late
 	Next      time.Time      // when a new job of one permit would go
 	Closed    time.Time      // until when the key or the rule is closed; zero for not
-	// Who and Why are of the closing, from the audit list. They are empty when the list has no
+	// OwnClosed is until when the key itself is closed, and RuleClosed until when its rule is closed on all
+	// keys; zero for not. Closed is the later of both. An operator who opens the key ends the first alone.
+	OwnClosed, RuleClosed time.Time
+	// Held is until when pools hold the key because Redis may have forgotten grants: its server was promoted, or
+	// has begun again, and throttle.Config.HoldAfterFailover is set. Zero for not. Nothing ends that early.
+	Held time.Time
+	// HoldUnknown says that pools hold keys after a failover, and that it is not known whether this key is held:
+	// the client here may not use Redis functions or INFO, or the pools are of another release.
+	HoldUnknown bool
+	// Who and Why are of the key's own closing, from the audit list. They are empty when the list has no
 	// entry of it: a provider's Retry-After closed the key, or a program did.
 	Who, Why string
+	// RuleWho and RuleWhy are the same of the closing of its rule.
+	RuleWho, RuleWhy string
 	// Spent are the newest grants that the ledger knows, the newest first; at most
 	// [SpentMax].
 	Spent []Spent

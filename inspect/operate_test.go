@@ -105,9 +105,9 @@ func TestMade(t *testing.T) {
 	if made := Made(same); len(made) != 1 || made[0].Rule != "provider" {
 		t.Errorf("of two at one instant %+v were made, want the one that did not fail", made)
 	}
-	v := Verdict{Rule: "phone", Key: "+1", Closed: changes[1].Until}
-	list := []Change{changes[0], changes[1], {At: at, Who: "bob", Why: "an outage", Action: ActionClose, Rule: "phone", Key: "+1", Until: v.Closed}}
-	if who, _ := closedBy(Made(list), v); who != "bob" {
+	until := changes[1].Until
+	list := []Change{changes[0], changes[1], {At: at, Who: "bob", Why: "an outage", Action: ActionClose, Rule: "phone", Key: "+1", Until: until}}
+	if who, _ := closedBy(Made(list), "phone", "+1", until); who != "bob" {
 		t.Errorf("%q closed the key, want bob: the other closing failed", who)
 	}
 	limit, code := throttle.Sliding(3, time.Minute), perMinute().Rules[0].Limit

@@ -72,10 +72,10 @@ type Config struct {
 	// a job of the same cost has been paid for. It begins with the first call after a
 	// failover, and two seconds more are for clients that come late to the new master; or with
 	// the process of Redis, and a second more. Who asks meanwhile is refused, or waits, as if the rule
-	// were closed. Peek and the lists don't know of it. Set it in all processes.
+	// were closed. State.Held says until when. Set it in all processes.
 	//
 	// It needs Redis functions (Redis 7.0 or newer; rights +fcall, +function|load, +info) and a
-	// redis.Client or redis.ClusterClient: otherwise each call is an [ErrUnavailable]. It goes with
+	// redis.Client or redis.ClusterClient: otherwise each call that could grant is an [ErrUnavailable]. It goes with
 	// OnUnavailable [FailClosed] alone. It does not help while clients use two masters for longer than
 	// a second (min-replicas-to-write does), and slots of a Cluster must not move while a key is held. Whenever
 	// Redis gets another text of Headway's functions, or loses it (a new version of Headway, FUNCTION

@@ -178,7 +178,7 @@ func (l *Limiter) fault(ctx context.Context, op string, status luascripts.Status
 	}
 	kind := rediserr.Of(err)
 	u := &unavailableError{Op: op, Reason: err.Error()}
-	u.answered = errors.Is(err, errClock) || kind.Answered() && kind != rediserr.Passing
+	u.answered = errors.Is(err, errClock) || errors.Is(err, errHoldUnknown) || kind.Answered() && kind != rediserr.Passing
 	if !u.answered && hasEnded(ctx) { // the caller's own doing, and not Redis'
 		u.Reason, u.ended = "", context.Cause(ctx)
 	}

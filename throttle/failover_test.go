@@ -100,10 +100,41 @@ func TestHoldAfterFailover(t *testing.T) {
 	}
 
 	held, careless := newLimiter(t, p.b, "sms", limit, hold), newLimiter(t, p.b, "sms", limit, throttle.Config{})
+	// Who only reads is told of the hold, and does not begin it: it may look long before others take permits.
+	begins := func() time.Duration {
+		s, err := held.Peek(t.Context(), "forgotten", 0)
+		if err != nil || s.Available != 0 || !s.Next.Equal(s.Held) || !s.Closed.IsZero() || s.HoldUnknown {
+			t.Fatalf("Peek after the failover = %+v, %v, want the key held", s, err)
+		}
+		return s.Held.Sub(s.Now)
+	}
+	for range 2 {
+		if got := begins(); got != overlap+window {
+			t.Errorf("Peek says that the hold takes %v more, want %v", got, overlap+window)
+		}
+	}
 	p.wantHeld(held, "forgotten", overlap+window)
 	first := time.Now()
 	if d, err := held.TryAcquire(t.Context(), "another", 1); err != nil || d.Granted || d.At.Sub(d.Now) > overlap+window || d.At.Sub(d.Now) < window/2 {
 		t.Errorf("TryAcquire of another key = %+v, %v, want the rest of %v", d, err, overlap+window)
+	}
+	if s, err := careless.Peek(t.Context(), "forgotten", 0); err != nil || s.Available != 1 || !s.Held.IsZero() {
+		t.Errorf("Peek without HoldAfterFailover = %+v, %v, want a free key", s, err)
+	}
+	place, err := held.Policy().Book(t.Context(), throttle.Request{Key: "line", Cost: 1, Job: "job"})
+	if err != nil || place.Granted {
+		t.Fatalf("Book = %+v, %v, want a place", place, err)
+	}
+	line, err := held.List(t.Context(), "line", throttle.ListFrom{}, 1)
+	if err != nil || len(line.Listed) != 1 || !line.Listed[0].At.Equal(place.At) {
+		t.Errorf("List = %+v, %v, want the instant of the booking, %v", line, err, place.At)
+	}
+	where, err := throttle.ForWorkers.Locate(t.Context(), throttle.BookingRef{Policy: careless.Policy(), IDs: []string{"line"}, Job: "job", Costs: []int{1}}, true)
+	if err != nil || !where.At.Equal(place.At) || !where.Held.Equal(place.At) {
+		t.Errorf("Locate = %+v, %v, want it held until %v", where, err, place.At)
+	}
+	if d, err := held.TimeUntil(t.Context(), "a third", 1); err != nil || d < window/2 {
+		t.Errorf("TimeUntil = %v, %v, want the rest of the hold", d, err)
 	}
 	if d, err := careless.TryAcquire(t.Context(), "forgotten", 1); err != nil || !d.Granted {
 		t.Errorf("TryAcquire without HoldAfterFailover = %+v, %v, want a grant: or this test shows nothing", d, err)
@@ -143,7 +174,11 @@ func TestHoldOfEachKind(t *testing.T) {
 		{throttle.WarmUp(1, time.Minute, time.Hour, 3), 3 * time.Minute},
 		{throttle.Concurrent(3, time.Minute), time.Minute},
 	} {
-		d, err := newLimiter(t, p.b, fmt.Sprint("rule", i), c.limit, hold).TryAcquire(t.Context(), key, 1)
+		l := newLimiter(t, p.b, fmt.Sprint("rule", i), c.limit, hold)
+		d, err := l.TryAcquire(t.Context(), key, 1)
+		if s, peek := l.Peek(t.Context(), key, 0); peek != nil || !s.Held.Equal(d.At) {
+			t.Errorf("%v: Peek = %+v, %v, want it held until %v", c.limit, s, peek, d.At)
+		}
 		if since.IsZero() {
 			since = d.Now.Add(overlap)
 		}
@@ -230,6 +265,17 @@ func TestHoldNeedsFunctions(t *testing.T) {
 		d, err := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), hold).TryAcquire(t.Context(), key, 1)
 		if !errors.Is(err, throttle.ErrUnavailable) || !strings.Contains(err.Error(), "HoldAfterFailover needs") || d.Granted {
 			t.Errorf("%s: TryAcquire = %+v, %v, want that functions are needed", name, d, err)
+		}
+		l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), hold)
+		if s, err := l.Peek(t.Context(), key, 0); err != nil || !s.HoldUnknown || !s.Held.IsZero() {
+			t.Errorf("%s: Peek = %+v, %v, want that a hold is not known", name, s, err)
+		}
+		_, few := l.Available(t.Context(), key)
+		_, wait := l.TimeUntil(t.Context(), key, 1)
+		for _, err := range []error{few, wait} {
+			if !errors.Is(err, throttle.ErrUnavailable) || !strings.Contains(err.Error(), "HoldAfterFailover needs") {
+				t.Errorf("%s: Available or TimeUntil: %v, want that functions are needed", name, err)
+			}
 		}
 	}
 }

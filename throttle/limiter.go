@@ -380,6 +380,18 @@ type State struct {
 
 	Expires time.Duration // until what was spent is forgotten; 0 when nothing is known
 	Closed  time.Time     // until when nothing goes, see [Limiter.CloseKey] and [Limiter.CloseRule]; zero for not
+
+	// OwnClosed is until when the key itself is closed, and RuleClosed until when its rule is closed on all keys.
+	// Closed is the later of both.
+	OwnClosed, RuleClosed time.Time
+
+	// Held is until when a new job of this cost is held because Redis may have forgotten grants, see
+	// [Config.HoldAfterFailover]; zero for not. Nothing ends a hold early. Where a server was promoted and nobody has
+	// asked it for permits yet, the hold is told as if it began now.
+	Held time.Time
+	// HoldUnknown says that the key may be held, and that this can't be found out: the client can use no Redis
+	// functions, or its user may not call INFO. The other fields are then told as if it were not held.
+	HoldUnknown bool
 }
 
 // Waiting is one place in a line.
@@ -402,48 +414,80 @@ func (l *Limiter) Peek(ctx context.Context, key string, most int) (State, error)
 	if most < 0 || most > PeekMax {
 		return State{}, fmt.Errorf("%w: a peek at %d places, want 0 to %d", ErrInvalidConfig, most, PeekMax)
 	}
-	s, _, err := l.peekID(ctx, l.met.id(l, key), 1, most, 0)
+	s, _, err := l.peekID(ctx, l.met.id(l, key), peeking{cost: 1, most: most})
 	return s, err
 }
 
 // Available returns how many permits of key TryAcquire could take now: 0 while a job
 // waits. It asks Redis once and does not wait; another caller may take
 // them first. When Redis is unavailable the error unwraps to
-// [ErrUnavailable].
+// [ErrUnavailable]. So it does where State.HoldUnknown is true: nothing is granted there.
 func (l *Limiter) Available(ctx context.Context, key string) (int, error) {
 	s, err := l.Peek(ctx, key, 0)
-	return s.Available, err
+	if err == nil {
+		err = l.holdKnown(ctx, s)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return s.Available, nil
 }
 
 // TimeUntil returns how long a new job would take to get n permits of key,
 // behind all jobs that wait; 0 is now. It asks Redis once and does not wait, and
 // reserves nothing: see [Limiter.Reserve]. More than the limit can ever give is
-// an [ExceedsLimitError]; when Redis is unavailable the error unwraps to
-// [ErrUnavailable].
+// an [ExceedsLimitError]; when Redis is unavailable, or State.HoldUnknown is true, the error
+// unwraps to [ErrUnavailable].
 func (l *Limiter) TimeUntil(ctx context.Context, key string, n int) (time.Duration, error) {
 	r := Request{Key: key, Cost: n}
 	if err := r.check(l.policy.rules); err != nil {
 		return 0, err
 	}
-	s, _, err := l.peekID(ctx, l.met.id(l, key), n, 0, 0)
-	return max(0, s.Next.Sub(s.Now)), err
+	s, _, err := l.peekID(ctx, l.met.id(l, key), peeking{cost: n})
+	if err == nil {
+		err = l.holdKnown(ctx, s)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return max(0, s.Next.Sub(s.Now)), nil
 }
 
-// peekID peeks for a new job of a cost on the key of an id. It lists the first most of the
-// line, and so many of the newest grants.
-func (l *Limiter) peekID(ctx context.Context, id string, cost, most, grants int) (s State, spent []luascripts.Spent, err error) {
+// errHoldUnknown is why a call can't say what would be granted now.
+var errHoldUnknown = errors.New("HoldAfterFailover needs Redis functions, and the right +info")
+
+// holdKnown is the error of a question whose answer is only a number, when the key may be held.
+func (l *Limiter) holdKnown(ctx context.Context, s State) error {
+	if !s.HoldUnknown {
+		return nil
+	}
+	return l.fault(ctx, "peek", 0, errHoldUnknown)
+}
+
+// peeking is what a peek asks for: when a new job of a cost would go, the first most of the line, and so many of
+// the newest grants. hold says that others hold keys after a failover, even if this limiter does not.
+type peeking struct {
+	cost, most, grants int
+	hold               bool
+}
+
+// peekID peeks at the key of an id.
+func (l *Limiter) peekID(ctx context.Context, id string, q peeking) (s State, spent []luascripts.Spent, err error) {
 	t, err := newStoreCall(ctx, l.policy, byID(id))
 	if err != nil {
 		return s, nil, err
 	}
 	k := l.names.Of(id)
 	var reply luascripts.PeekReply
+	var ruleClosed time.Time
 	for again := true; again; {
 		in := t.limits[0]
-		if err := in.fits(l.rule, cost); err != nil {
+		if err := in.fits(l.rule, q.cost); err != nil {
 			return s, nil, err
 		}
-		a := luascripts.PeekArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, Cost: cost, Most: most, Spent: grants}
+		ruleClosed = in.closed
+		a := luascripts.PeekArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, Cost: q.cost, Most: q.most, Spent: q.grants,
+			Hold: q.hold || l.cfg.HoldAfterFailover}
 		a.Version = in.version
 		reply, err = t.store.peek(ctx, k, a)
 		again, err = t.again(ctx, "peek", answer{reply.Status, 1, reply.Version, reply.Now}, err)
@@ -451,7 +495,11 @@ func (l *Limiter) peekID(ctx context.Context, id string, cost, most, grants int)
 	if err != nil {
 		return s, nil, err
 	}
-	s = State{Now: reply.Now, Available: reply.Free, Next: reply.Next, Waiting: reply.Waiting, Expires: reply.Life, Closed: reply.Closed}
+	s = State{Now: reply.Now, Available: reply.Free, Next: reply.Next, Waiting: reply.Waiting, Expires: reply.Life, Closed: reply.Closed,
+		OwnClosed: reply.Own, Held: reply.Held.Until, HoldUnknown: reply.Held.Unknown}
+	if ruleClosed.After(s.Now) {
+		s.RuleClosed = ruleClosed
+	}
 	for _, w := range reply.Listed {
 		s.Booked = append(s.Booked, Waiting{Job: w.Job, Cost: w.Cost, At: w.At})
 	}
@@ -482,11 +530,11 @@ func (l *Limiter) List(ctx context.Context, key string, from ListFrom, most int)
 	if err := checkKey(key); err != nil {
 		return Listing{}, err
 	}
-	return l.list(ctx, l.met.id(l, key), from, most)
+	return l.list(ctx, l.met.id(l, key), from, most, false)
 }
 
-// list is List by the id of a key.
-func (l *Limiter) list(ctx context.Context, id string, from ListFrom, most int) (Listing, error) {
+// list is List by the id of a key. hold is that of [peeking].
+func (l *Limiter) list(ctx context.Context, id string, from ListFrom, most int, hold bool) (Listing, error) {
 	if most < 1 || most > PeekMax {
 		return Listing{}, fmt.Errorf("%w: a list of %d places, want 1 to %d", ErrInvalidConfig, most, PeekMax)
 	}
@@ -501,7 +549,7 @@ func (l *Limiter) list(ctx context.Context, id string, from ListFrom, most int) 
 	for again := true; again; {
 		in := t.limits[0]
 		a := luascripts.ListArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, From: luascripts.Ticket{Number: from.Ticket, Some: from.Skip > 0},
-			Skip: from.Skip, Most: most}
+			Skip: from.Skip, Most: most, Hold: hold || l.cfg.HoldAfterFailover}
 		a.Version = in.version
 		reply, err = luascripts.List(ctx, l.rdb, l.names.Of(id), a)
 		again, err = t.again(ctx, "list", answer{reply.Status, 1, reply.Version, reply.Now}, err)

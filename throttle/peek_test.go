@@ -104,7 +104,7 @@ func TestLocateIsARefreshWithoutAPromise(t *testing.T) {
 			for i := range 20 {
 				place.Job = fmt.Sprint("w", i)
 				before := dump(t, s)
-				got, err := throttle.ForWorkers.Locate(t.Context(), place)
+				got, err := throttle.ForWorkers.Locate(t.Context(), place, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -146,7 +146,7 @@ func TestLocateOnCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := throttle.ForWorkers.Locate(t.Context(), throttle.ForWorkers.Ref(p, r))
+		got, err := throttle.ForWorkers.Locate(t.Context(), throttle.ForWorkers.Ref(p, r), false)
 		if err != nil || got.Known != !d.Granted || got.Known && (got.Rule != d.Rule || got.At.Sub(d.At).Abs() > time.Second) {
 			t.Errorf("w%d: Locate = %+v, %v, want it as it was told, %v", i, got, err, d)
 		}
@@ -220,11 +220,11 @@ func TestLocateAndListRefuse(t *testing.T) {
 		t.Errorf("List of a local limiter = %v, want %v", err, throttle.ErrInvalidConfig)
 	}
 	place := throttle.BookingRef{Policy: local.Policy(), IDs: []string{key}, Costs: []int{1}, Job: "a"}
-	if _, err := throttle.ForWorkers.Locate(t.Context(), place); !errors.Is(err, throttle.ErrInvalidConfig) {
+	if _, err := throttle.ForWorkers.Locate(t.Context(), place, false); !errors.Is(err, throttle.ErrInvalidConfig) {
 		t.Errorf("Lookup with a local limiter = %v, want %v", err, throttle.ErrInvalidConfig)
 	}
 	place = throttle.BookingRef{Policy: l.Policy(), IDs: []string{key}, Costs: []int{2}, Job: "a"}
-	if _, err := throttle.ForWorkers.Locate(t.Context(), place); !errors.Is(err, throttle.ErrExceedsLimit) {
+	if _, err := throttle.ForWorkers.Locate(t.Context(), place, false); !errors.Is(err, throttle.ErrExceedsLimit) {
 		t.Errorf("Lookup above the limit = %v, want %v", err, throttle.ErrExceedsLimit)
 	}
 }

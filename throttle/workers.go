@@ -98,6 +98,7 @@ type BookingStatus struct {
 	// Only Locate tells these.
 	Jobs   int       // ahead of it, as Permits
 	Closed time.Time // until when the key of the rule is closed; zero for not
+	Held   time.Time // until when the rule is held after a failover, see [State]; zero for not
 	Parked bool      // it came too late: those behind it do not wait for it, and when it comes it stands before them
 
 	// Only Refresh tells these.
@@ -208,8 +209,9 @@ func (workerCalls) First(ctx context.Context, b BookingRef, rule string) ([]Prom
 // which an instant is promised is late when it does not come then, and a reader does
 // not tell the job. It asks the master once, on Redis Cluster once for each key. A
 // booking that the limits in force never admit is an [ExceedsLimitError]; when Redis
-// is unavailable the error unwraps to [ErrUnavailable].
-func (workerCalls) Locate(ctx context.Context, booking BookingRef) (BookingStatus, error) {
+// is unavailable the error unwraps to [ErrUnavailable]. hold says that pools hold keys after a
+// failover, even if the limiters here do not.
+func (workerCalls) Locate(ctx context.Context, booking BookingRef, hold bool) (BookingStatus, error) {
 	p := booking.Policy
 	if p.rdb == nil {
 		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, p.rules[0].rule)
@@ -230,7 +232,7 @@ func (workerCalls) Locate(ctx context.Context, booking BookingRef) (BookingStatu
 			return BookingStatus{}, err
 		}
 		outdated := t.outdated
-		s, again, err := locate(ctx, &t, calls, slotted[n], booking)
+		s, again, err := locate(ctx, &t, calls, slotted[n], booking, hold)
 		switch {
 		case err != nil:
 			return BookingStatus{}, err
@@ -249,13 +251,16 @@ func (workerCalls) Locate(ctx context.Context, booking BookingRef) (BookingStatu
 }
 
 // locate asks once about the calls of one slot.
-func locate(ctx context.Context, t *storeCall, calls []luascripts.RuleCall, at slotCalls, booking BookingRef) (s BookingStatus, again bool, err error) {
+func locate(ctx context.Context, t *storeCall, calls []luascripts.RuleCall, at slotCalls, booking BookingRef,
+	hold bool) (s BookingStatus, again bool, err error) {
 	p := booking.Policy
 	setLimits(calls, t.limits, t.begin())
-	r, err := luascripts.Locate(ctx, p.rdb, luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: booking.Job})
+	a := luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: booking.Job}
+	r, err := luascripts.Locate(ctx, p.rdb, a, hold || p.cfg.HoldAfterFailover)
 	rule := r.Rule + at.from
 	again, err = t.again(ctx, "locate", answer{r.Status, rule, r.Version, r.Now}, err)
-	s = BookingStatus{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Parked: r.Parked}
+	s = BookingStatus{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Held: r.Held.Until,
+		Parked: r.Parked}
 	if s.Known && rule > 0 && rule <= len(p.rules) {
 		s.Rule = p.rules[rule-1].rule
 	}
@@ -264,17 +269,18 @@ func locate(ctx context.Context, t *storeCall, calls []luascripts.RuleCall, at s
 
 // Peek is [Limiter.Peek] by the id of a key, see [Limiter.ID], for those who do not know
 // the key in clear. State.Next is that of a new job of this cost; one that the limit in
-// force never admits is an [ExceedsLimitError].
-func (workerCalls) Peek(ctx context.Context, l *Limiter, id string, cost, most int) (State, error) {
-	s, _, err := l.peekID(ctx, id, cost, most, 0)
+// force never admits is an [ExceedsLimitError]. hold says that pools hold keys after a failover, even if the
+// limiter here does not.
+func (workerCalls) Peek(ctx context.Context, l *Limiter, id string, cost, most int, hold bool) (State, error) {
+	s, _, err := l.peekID(ctx, id, peeking{cost: cost, most: most, hold: hold})
 	return s, err
 }
 
 // Spent is Peek for one permit, and what of the newest grants the ledger still knows, the
 // newest first, at most so many: their instants and permits. Of a limit that only counts an
 // instant is the last of so many permits, and of a lease its end.
-func (workerCalls) Spent(ctx context.Context, l *Limiter, id string, most int) (s State, at []time.Time, permits []int, err error) {
-	s, spent, err := l.peekID(ctx, id, 1, 0, most)
+func (workerCalls) Spent(ctx context.Context, l *Limiter, id string, most int, hold bool) (s State, at []time.Time, permits []int, err error) {
+	s, spent, err := l.peekID(ctx, id, peeking{cost: 1, grants: most, hold: hold})
 	for _, g := range spent {
 		at, permits = append(at, g.At), append(permits, g.Permits)
 	}
@@ -282,8 +288,8 @@ func (workerCalls) Spent(ctx context.Context, l *Limiter, id string, most int) (
 }
 
 // List is [Limiter.List] by the id of a key, see [Limiter.ID].
-func (workerCalls) List(ctx context.Context, l *Limiter, id string, from ListFrom, most int) (Listing, error) {
-	return l.list(ctx, id, from, most)
+func (workerCalls) List(ctx context.Context, l *Limiter, id string, from ListFrom, most int, hold bool) (Listing, error) {
+	return l.list(ctx, id, from, most, hold)
 }
 
 // Close is [Limiter.CloseKey] by the id of a key, see [Limiter.ID].

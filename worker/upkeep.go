@@ -238,6 +238,9 @@ func present(ctx context.Context, c *core, files *policyFiles) {
 	p := presence.New(presence.Pool)
 	p.Queues = c.cfg.Asynq.Queues
 	p.KeyForm = presence.KeyForm(c.cfg.Throttle.Secret, c.cfg.Throttle.PerClient)
+	if c.cfg.Throttle.HoldAfterFailover {
+		p.Hold, _ = luascripts.Library()
+	}
 	presence.Run(ctx, c.rdb, c.cfg.Throttle.Prefix, p, func(p *presence.Process) {
 		p.Servers, p.Workers, p.Busy = int(c.load.servers.Load()), int(c.load.workers.Load()), int(c.load.running.Load())
 		p.Policies = make([]presence.Policy, 0, len(c.cfg.Policies))

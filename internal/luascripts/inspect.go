@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,15 +23,48 @@ type LocateReply struct {
 	Jobs    int       // the same, jobs
 	Parked  bool      // it came too late
 	Closed  time.Time // until when the key of the rule is closed; zero for not
+	Held    Held      // of that rule
 	Version int64     // of the rule's ledger, when Outdated
 }
 
+// Held is until when the server grants nothing because it may have forgotten grants, see [AcquireArgs].Hold.
+type Held struct {
+	Until   time.Time // zero for not
+	Unknown bool      // nobody can say it
+}
+
+// runHeld runs a script that only reads. Its last argument says whether nothing goes while permits may count that the
+// server has not heard of. Only a function knows that. Where there are no functions, the script runs without, and the
+// answer is that nobody knows.
+func runHeld(ctx context.Context, c redis.Scripter, s *script, n int, hold bool, keys []string, args ...any) (*reply, Held) {
+	if hold && serverOf(c).wayNow() == byFunction {
+		call := s.call(keys, append(slices.Clone(args), 1)...)
+		call.onlyFunctions = true
+		v, err := sendOne(ctx, c, call).Result()
+		if _, without := errors.AsType[needsFunctionsError](err); !without && remedyFor(err, byFunction) != scriptOnce {
+			return readReply(s, n, v, err), Held{}
+		}
+	}
+	return run(ctx, c, s, n, keys, append(args, 0)...), Held{Unknown: hold}
+}
+
+// read reads what a script says of a hold, where it was asked.
+func (h Held) read(r *reply) Held {
+	if us := r.int(); us < 0 {
+		h.Unknown = true
+	} else if us > 0 {
+		h.Until = time.UnixMicro(us)
+	}
+	return h
+}
+
 // Locate runs locate.lua.
-func Locate(ctx context.Context, c redis.Scripter, a RefreshArgs) (LocateReply, error) {
-	r := run(ctx, c, locateScript, 8, keysOfRules(a.Rules, a.Policy), rulesText(a.Rules), a.Job)
+func Locate(ctx context.Context, c redis.Scripter, a RefreshArgs, hold bool) (LocateReply, error) {
+	r, held := runHeld(ctx, c, locateScript, 9, hold, keysOfRules(a.Rules, a.Policy), rulesText(a.Rules), a.Job)
 	reply := LocateReply{Status: Status(r.int()), Rule: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}
 	reply.Parked = r.int() == 1
 	reply.Closed = r.time()
+	reply.Held = held.read(r)
 	if reply.Status == Outdated {
 		outdated(&reply.At, &reply.Version)
 	}
@@ -44,6 +78,7 @@ type ListArgs struct {
 	From   Ticket    // the first to list
 	Skip   int       // so many of that very ticket were seen
 	Most   int       // 1 to 250
+	Hold   bool      // as in PeekArgs
 }
 
 // Ticket orders a line. The zero Ticket is before all.
@@ -77,7 +112,7 @@ type ListReply struct {
 
 // List runs list.lua.
 func List(ctx context.Context, c redis.Scripter, k LimitKeys, a ListArgs) (ListReply, error) {
-	r := run(ctx, c, listScript, 5, k.all(),
+	r, _ := runHeld(ctx, c, listScript, 5, a.Hold, k.all(),
 		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, instant(a.Closed), a.From.text(), a.Skip, a.Most)
 	reply := ListReply{Status: Status(r.int()), Now: r.time(), Version: r.int(), All: int(r.int())}
 	for range r.count(5) {

@@ -314,6 +314,7 @@ type PeekArgs struct {
 	Most   int       // how many of the line to list, 0 to 250
 	Closed time.Time // until when the rule is closed; zero for not
 	Spent  int       // how many of the newest grants to list, 0 to 250
+	Hold   bool      // nothing goes while permits may count that the server has not heard of
 }
 
 // Spent is what was granted at an instant. Of a kind that only counts, At is the last of so
@@ -330,7 +331,9 @@ type PeekReply struct {
 	Free    int
 	Next    time.Time     // when the newcomer would go
 	Life    time.Duration // until the ledger is forgotten; 0 when there is none
-	Closed  time.Time     // until when the key is closed; zero for not
+	Closed  time.Time     // until when the key or its rule is closed; zero for not
+	Own     time.Time     // until when the key itself is closed; zero for not
+	Held    Held          // for a job of this cost
 	Waiting int
 	Listed  []Waiting
 	Spent   []Spent
@@ -339,11 +342,12 @@ type PeekReply struct {
 
 // Peek runs peek.lua.
 func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekReply, error) {
-	r := run(ctx, c, peekScript, 9, k.all(),
+	r, held := runHeld(ctx, c, peekScript, 11, a.Hold, k.all(),
 		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, a.Most, instant(a.Closed), a.Spent)
 	reply := PeekReply{Status: Status(r.int()), Now: r.time(), Free: int(r.int()), Next: r.time()}
 	reply.Life = time.Duration(r.int()) * time.Millisecond
-	reply.Closed = r.time()
+	reply.Closed, reply.Own = r.time(), r.time()
+	reply.Held = held.read(r)
 	reply.Waiting = int(r.int())
 	if reply.Status == Outdated {
 		outdated(&reply.Next, &reply.Version)

@@ -64,7 +64,7 @@ func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.P
 		p.findAndMeasure()
 		v, from := p.view, max(c.now, p.closed)
 		r.Waiting, r.Free = v.last-v.first, p.free(v.first < v.last)
-		r.Next, r.Closed = instantOf(p.byTurns), instantOf(p.closed)
+		r.Next, r.Closed, r.Own = instantOf(p.byTurns), instantOf(p.closed), instantOf(p.line.closedUntil(c.now))
 		if p.ledger.state != nil {
 			r.Life = max(0, time.Duration(p.ledger.expires-c.now/1000)*time.Millisecond)
 		}

@@ -51,6 +51,10 @@ type Process struct {
 	Queues   map[string]int `json:"queues,omitempty"`
 	Policies []Policy       `json:"policies,omitempty"`
 	KeyForm  string         `json:"key_form,omitempty"` // see [KeyForm]
+	// Hold names the library of Redis Functions that knows until when keys are held, where
+	// throttle.Config.HoldAfterFailover is set. Each release of Headway has a library of its own, and each
+	// library begins a hold by itself.
+	Hold string `json:"hold,omitempty"`
 
 	// Of a feeder or a scheduler: sources, or entries.
 	Entries []Entry `json:"entries,omitempty"`

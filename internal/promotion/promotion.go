@@ -84,7 +84,7 @@ func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.Q
 	if !ok || len(booking.Policy.Rules()) == 1 {
 		return time.Time{}, 0, false
 	}
-	s, err := throttle.ForWorkers.Locate(ctx, booking)
+	s, err := throttle.ForWorkers.Locate(ctx, booking, false)
 	return s.At, s.At.Sub(s.Now), err == nil && s.Known
 }
 

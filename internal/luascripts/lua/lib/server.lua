@@ -23,23 +23,33 @@ local function first_began(now)
   return now - max(0, up - SECOND) + AHEAD
 end
 
--- since is from when on this server knows of each grant; nil and a text when nobody knows that
-local function since(now)
-  if history and now >= asked and now - asked < BELIEVED then return began end
+-- ask is the replication id of this server, and from when on it knows of each grant if this is the first call that
+-- sees that id; nil and a text when nobody knows that
+local function ask(now)
   local info = redis.pcall("INFO", "replication")
   local id = type(info) == "string" and match(info, "master_replid:(%x+)")
   if not id then return nil, "HoldAfterFailover needs master_replid of INFO replication, and the right +info" end
-  if id ~= history then
-    local followed = not match(info, "master_replid2:0+%s")
-    if followed or history and now - asked >= FORGETS then
-      began = now + OVERLAP + AHEAD -- nobody says when it was promoted: we see it now
-    elseif not history then
-      began = first_began(now)
-    end
-    history = id
-  end
-  asked = now
+  if id == history then return id, began end
+  local followed = not match(info, "master_replid2:0+%s")
+  if followed or history and now - asked >= FORGETS then return id, now + OVERLAP + AHEAD end -- nobody says when it was promoted: we see it now
+  if not history then return id, first_began(now) end
+  return id, began
+end
+
+-- since is from when on this server knows of each grant; nil and a text when nobody knows that
+local function since(now)
+  if history and now >= asked and now - asked < BELIEVED then return began end
+  local id, from = ask(now)
+  if not id then return nil, from end
+  history, began, asked = id, from, now
   return began
 end
 
-return since
+-- read_since is what since would say now, for a script that only reads. It remembers nothing: a reader may come to a server long
+-- before those who take permits do, and their hold has to begin with them. nil when nobody knows it
+local function read_since(now)
+  local id, from = ask(now)
+  return id and from
+end
+
+return { read_since = read_since, since = since }

@@ -34,25 +34,17 @@
 local clock = require("lib/clock")
 local memo = require("lib/memo")
 local numbers = require("lib/numbers")
-local complete_since = require("lib/server")
+local complete_since = require("lib/server").since
 local rulecall = require("limit/rulecall")
 local gate = require("limit/gate")
 local decisions = require("limit/decide")
 local shortcut = require("limit/shortcut")
 local RESENT_WITHIN = numbers.RESENT_WITHIN
+local counts_until = rulecall.counts_until
 local BOOK, decide, put_all = decisions.BOOK, decisions.decide, decisions.put_all
 
 local call, byte, sub, match, ceil, max = redis.call, string.byte, string.sub, string.match, math.ceil, math.max
 local FORM = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
-
--- counts_until is until when a permit of a rule may count that was granted at an instant
-local function counts_until(rule, at)
-  local limit, kind = rule.limit, rule.kind
-  if kind.covered then return kind.earliest(limit, { newest = at, used = limit.n }, at, 0, 1) end -- the next window of the calendar
-  local permits = max(limit.n, limit.burst or 0)
-  if kind.owes then permits = max(permits, (limit.burst or 0) + rule.want * kind.owes(limit)) end
-  return at + limit.W * ceil(permits / limit.n)
-end
 
 -- close_after_failover closes the rules of a form until what this server may have forgotten has stopped to count.
 -- Where nobody can say how long that is, the form has a text in `failover_fault`, and its calls fail

@@ -12,6 +12,7 @@
 -- ARGV[7]  from       first ticket to list, empty for all
 -- ARGV[8]  skip       how many of that very ticket were seen, >= 0
 -- ARGV[9]  most       how many to list, 1 to 250
+-- ARGV[10] hold       1: nothing goes while permits may count that this server has not heard of, see server.lua; else 0
 -- returns  {status, now_us, newer, all, listed, then per booking: at_us, job, cost, parked 0|1, ticket}; at_us of one who is parked
 --          is the instant that it missed
 --          status 1 known, 5 to 8 see ledger.lua, newer is that of 7; integers, but for job, which is text
@@ -22,7 +23,7 @@ local line = require("limit/line")
 local rulecall = require("limit/rulecall")
 local max, min = math.max, math.min
 local limit_of, open = ledger.limit_of, ledger.open
-local rule_on = rulecall.rule_on
+local hold_after_failover, rule_on = rulecall.hold_after_failover, rulecall.rule_on
 local cost_of, promised = line.cost_of, line.promised
 local follow, gone, line_ends, read_line, open_line, rank = line.follow, line.gone, line.line_ends, line.read_line, line.open_line, line.rank
 
@@ -34,6 +35,7 @@ return function(keys, args)
   local status, newer = open(rule, now)
   if status then return { status, now, newer, 0, 0 } end
   open_line(rule, now)
+  if args[10] == "1" then hold_after_failover({ rule }, now) end
   read_line(rule, now)
   local from = max(now, rule.closed)
   local index = 0

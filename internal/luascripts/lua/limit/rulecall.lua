@@ -51,7 +51,8 @@ local memo = require("lib/memo")
 local ledger = require("limit/ledger")
 local tokens = require("limit/tokens")
 local line = require("limit/line")
-local max, min = math.max, math.min
+local complete_since = require("lib/server").read_since
+local ceil, max, min = math.ceil, math.max, math.min
 local NEVER, limit_of, open, earliest = ledger.NEVER, ledger.limit_of, ledger.open, ledger.earliest
 local put = tokens.put
 local GRACE, is_parked = line.GRACE, line.is_parked
@@ -144,6 +145,27 @@ local function open_rules(rules, now, opened)
   end
 end
 
+-- counts_until is until when a permit of a rule may count that was granted at an instant
+local function counts_until(rule, at)
+  local limit, kind = rule.limit, rule.kind
+  if kind.covered then return kind.earliest(limit, { newest = at, used = limit.n }, at, 0, 1) end -- the next window of the calendar
+  local permits = max(limit.n, limit.burst or 0)
+  if kind.owes then permits = max(permits, (limit.burst or 0) + rule.want * kind.owes(limit)) end
+  return at + limit.W * ceil(permits / limit.n)
+end
+
+-- hold_after_failover closes rules that a script only reads until what this server may have forgotten has stopped to count, as acquire.lua does. It
+-- answers of each until when it is held: 0 for not, -1 when nobody knows it
+local function hold_after_failover(rules, now)
+  local from, held = complete_since(now), {}
+  for i, rule in ipairs(rules) do
+    local open = from and counts_until(rule, from)
+    held[i] = open and (open > now and open or 0) or -1
+    rule.closed = max(rule.closed, held[i])
+  end
+  return held
+end
+
 -- measure finds when a rule admits the job if all ahead of it go as early as they can:
 -- from then on it does, as long as nobody else comes. Turns ahead go when they were
 -- promised, which may be later. A job that is refused is promised the later instant.
@@ -232,6 +254,7 @@ local function find_place(rules, now)
 end
 
 return {
-  find_and_measure = find_and_measure, find_place = find_place, joint = joint, last_of_group = last_of_group, left_behind = left_behind,
-  open_rules = open_rules, open_rule = open_rule, read_rules = read_rules, rule_on = rule_on, rules_at = rules_at, set_job = set_job, set_keys = set_keys,
+  counts_until = counts_until, find_and_measure = find_and_measure, find_place = find_place, hold_after_failover = hold_after_failover, joint = joint,
+  last_of_group = last_of_group, left_behind = left_behind, open_rules = open_rules, open_rule = open_rule, read_rules = read_rules,
+  rule_on = rule_on, rules_at = rules_at, set_job = set_job, set_keys = set_keys,
 }
