@@ -89,7 +89,7 @@ func TestKeyOfAClosedRule(t *testing.T) {
 	d.spend()
 	d.book("+15550100", "a")
 	target := d.keyPage("+15550100")
-	const rule, own = "The rule is closed on all keys", "<strong>Closed.</strong>"
+	const rule, own = "The rule is closed on all keys", "The key itself is closed"
 	shows := func(when, page string, want map[string]bool) {
 		t.Helper()
 		for text, there := range want {
@@ -111,7 +111,7 @@ func TestKeyOfAClosedRule(t *testing.T) {
 	}
 	closes, pauses, opens, open := `value="close key"`, `value="pause key"`, `value="open key"`, "The key is open"
 	shows("a rule that is closed", do(CloseRule), map[string]bool{rule: true, own: false, closes: true, pauses: true, opens: false, open: false})
-	shows("a key that is closed for less", do(CloseKey), map[string]bool{rule: true, own: false, closes: true, opens: false, open: false})
+	shows("a key that is closed for less", do(CloseKey), map[string]bool{rule: true, own: true, closes: false, opens: true, "Its rule stays closed": true, open: false})
 	shows("a key that is opened and whose rule is closed", do(OpenKey), map[string]bool{rule: true, own: false, closes: true, opens: false, open: false})
 	shows("a key that is closed for longer", do(PauseKey), map[string]bool{rule: true, own: true, closes: false, pauses: false, opens: true, open: false})
 	shows("a key whose rule is open again", do(OpenRule), map[string]bool{rule: false, own: true, closes: false, opens: true})

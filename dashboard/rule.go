@@ -263,8 +263,10 @@ func previewOf(ctx context.Context, s *source, p rulePage) (*preview, error) {
 			continue
 		}
 		begin := k.Now
-		if k.Closed.After(begin) {
-			begin = k.Closed
+		for _, opens := range []time.Time{k.Closed, k.Held} {
+			if opens.After(begin) {
+				begin = opens
+			}
 		}
 		after := time.Duration(float64(k.Waiting) / changed * float64(time.Second))
 		v.Rows = append(v.Rows, previewRow{ID: far.ID, Jobs: k.Waiting, Last: far.Last, New: begin.Add(after).Truncate(time.Second)})
@@ -285,12 +287,6 @@ type keyPage struct {
 	Concurrent bool
 	Changes    []inspect.Change
 	Queue      string // of the first that waits, for what is done to all
-
-	// OwnClosed is until when the key itself is closed, and RuleClosed until when its rule is closed on all
-	// keys. Key.Closed is the later of both. So a closing of the key that ends before that of its rule is not
-	// known, and OwnClosed is zero then.
-	OwnClosed, RuleClosed time.Time
-	ClosedBy              *inspect.Change // who closed the rule
 }
 
 func loadKey(ctx context.Context, d *board, q url.Values) (any, error) {
@@ -303,19 +299,8 @@ func loadKey(ctx context.Context, d *board, q url.Values) (any, error) {
 		return nil, err
 	}
 	p := keyPage{Rule: q.Get("rule"), Token: q.Get("k")}
-	for _, r := range s.Rules(ctx) { // before the key, which is asked by what this learns
-		if r.Rule == p.Rule {
-			p.RuleClosed = r.Closed
-		}
-	}
 	if p.Key, err = s.Key(ctx, p.Rule, id); err != nil {
 		return nil, err
-	}
-	if !p.RuleClosed.After(p.Now) {
-		p.RuleClosed = time.Time{}
-	}
-	if p.Closed.After(p.RuleClosed) {
-		p.OwnClosed = p.Closed
 	}
 	if p.Page, err = s.LinePage(ctx, p.Rule, id, inspect.Cursor(q.Get("from")), lineMost); err != nil {
 		return nil, err
@@ -341,9 +326,6 @@ func loadKey(ctx context.Context, d *board, q url.Values) (any, error) {
 		if c.Rule == p.Rule && (c.Key == id || c.Key == "") && len(p.Changes) < 5 {
 			p.Changes = append(p.Changes, c)
 		}
-	}
-	if !p.RuleClosed.IsZero() {
-		p.ClosedBy = closing(changes, p.Rule)
 	}
 	return p, nil
 }

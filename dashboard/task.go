@@ -46,7 +46,7 @@ func loadTask(ctx context.Context, d *board, q url.Values) (any, error) {
 	p.Says = p.Explanation.Says()
 	p.Level = level(p.Explanation)
 	switch p.State {
-	case inspect.StateLimit, inspect.StateSlot, inspect.StateClosed:
+	case inspect.StateLimit, inspect.StateSlot, inspect.StateClosed, inspect.StateHeld:
 		p.Place = p.Jobs + 1
 	}
 	switch p.State {
@@ -61,7 +61,7 @@ func loadTask(ctx context.Context, d *board, q url.Values) (any, error) {
 // level is how grave a state is.
 func level(e inspect.Explanation) string {
 	switch e.State {
-	case inspect.StateClosed, inspect.StatePaused, inspect.StateRetry:
+	case inspect.StateClosed, inspect.StateHeld, inspect.StatePaused, inspect.StateRetry:
 		return "note"
 	case inspect.StateLimit:
 		if e.Parked {
@@ -108,7 +108,7 @@ func steps(e inspect.Explanation) (all []step) {
 		add("past", "Postponed", time.Time{}, "%s, because its provider asked for a later attempt", plural(e.Postponed, "time"))
 	}
 	switch e.State {
-	case inspect.StateLimit, inspect.StateSlot, inspect.StateClosed, inspect.StateGate, inspect.StateNoPlace, inspect.StatePaused:
+	case inspect.StateLimit, inspect.StateSlot, inspect.StateClosed, inspect.StateHeld, inspect.StateGate, inspect.StateNoPlace, inspect.StatePaused:
 		what := "Waits"
 		if !e.Booked {
 			what = "Deferred, waits"
@@ -130,6 +130,9 @@ func steps(e inspect.Explanation) (all []step) {
 		add("now", what, e.Now, "%s", note)
 		if !e.Closed.IsZero() {
 			add("ahead", "Its rule or key opens", e.Closed, "%s", "")
+		}
+		if !e.Held.IsZero() {
+			add("ahead", "The hold ends", e.Held, "until then Redis may have forgotten grants that still count")
 		}
 		if e.At.After(e.Now) {
 			add("ahead", "Starts", e.At, "%s", "unless something is changed")

@@ -28,6 +28,7 @@ type explainAnswer struct {
 	Permits   int             `json:"permits_ahead"`
 	Before    []string        `json:"before,omitempty"` // ids of the first of the line
 	Closed    time.Time       `json:"closed,omitzero"`
+	Held      time.Time       `json:"held,omitzero"`
 	Booked    bool            `json:"booked"`
 	Parked    bool            `json:"parked"`
 	Deadline  time.Time       `json:"deadline,omitzero"`
@@ -51,10 +52,41 @@ type verdictAnswer struct {
 	Binds   bool      `json:"binds"`
 	At      time.Time `json:"at,omitzero"`
 	Waiting int       `json:"waiting"`
-	Closed  time.Time `json:"closed,omitzero"`
-	Who     string    `json:"who,omitempty"`
-	Why     string    `json:"why,omitempty"`
-	Problem string    `json:"problem,omitempty"`
+	closings
+	Who     string `json:"who,omitempty"`
+	Why     string `json:"why,omitempty"`
+	Problem string `json:"problem,omitempty"`
+}
+
+// closings are until when nothing goes on a key, and why. Closed is the later of the two after it.
+type closings struct {
+	Closed      time.Time `json:"closed,omitzero"`
+	OwnClosed   time.Time `json:"own_closed,omitzero"`
+	RuleClosed  time.Time `json:"rule_closed,omitzero"`
+	Held        time.Time `json:"held,omitzero"`
+	HoldUnknown bool      `json:"hold_unknown,omitempty"`
+}
+
+func closingsOf(closed, own, rule, held time.Time, unknown bool) closings {
+	return closings{closed.UTC(), own.UTC(), rule.UTC(), held.UTC(), unknown}
+}
+
+// texts say it in words.
+func (c closings) texts(now time.Time) (all []string) {
+	if !c.OwnClosed.IsZero() {
+		all = append(all, "the key is closed until "+when(c.OwnClosed, now))
+	}
+	if !c.RuleClosed.IsZero() {
+		all = append(all, "the rule is closed on all keys until "+when(c.RuleClosed, now))
+	}
+	if !c.Held.IsZero() {
+		all = append(all, "pools hold the key until "+when(c.Held, now)+", because Redis may have forgotten grants in a failover or restart")
+	}
+	if c.HoldUnknown {
+		all = append(all, "pools hold keys after a failover, and it is not known whether they hold this one: "+
+			"that takes the rights to Redis Functions and INFO, and a headway of the pools' release")
+	}
+	return all
 }
 
 type asynqAnswer struct {
@@ -71,8 +103,8 @@ type asynqAnswer struct {
 func explained(a *app, q, id string, e inspect.Explanation) explainAnswer {
 	got := explainAnswer{
 		Queue: q, Task: id, Type: e.Type, Batch: e.Batch, State: e.State.String(), Says: e.Says(), Rule: e.Rule, At: e.At.UTC(), Now: e.Now.UTC(),
-		Jobs: e.Jobs, Permits: e.Permits, Closed: e.Closed.UTC(), Booked: e.Booked, Parked: e.Parked, Deadline: e.Deadline.UTC(), Postponed: e.Postponed,
-		Since: e.Since.UTC(), Moved: e.Moved, Cause: string(e.Cause), RunNow: e.RunNow, Woken: e.Woken.UTC(), Started: e.Started.UTC(),
+		Jobs: e.Jobs, Permits: e.Permits, Closed: e.Closed.UTC(), Held: e.Held.UTC(), Booked: e.Booked, Parked: e.Parked, Deadline: e.Deadline.UTC(),
+		Postponed: e.Postponed, Since: e.Since.UTC(), Moved: e.Moved, Cause: string(e.Cause), RunNow: e.RunNow, Woken: e.Woken.UTC(), Started: e.Started.UTC(),
 	}
 	for _, w := range e.Before {
 		got.Before = append(got.Before, w.ID)
@@ -80,7 +112,7 @@ func explained(a *app, q, id string, e inspect.Explanation) explainAnswer {
 	for _, v := range e.Rules {
 		answer := verdictAnswer{
 			Rule: v.Rule, Limit: v.Limit, Key: a.key(v.Key), Cost: v.Cost, Admits: v.Admits, Binds: v.Binds, At: v.At.UTC(), Waiting: v.Waiting,
-			Closed: v.Closed.UTC(), Who: v.Who, Why: v.Why,
+			closings: closingsOf(v.Closed, v.OwnClosed, v.RuleClosed, v.Held, v.HoldUnknown), Who: v.Who, Why: v.Why,
 		}
 		if v.Err != nil {
 			answer.Problem = v.Err.Error()
@@ -145,6 +177,9 @@ func (e explainAnswer) table(t *table) {
 	if !e.Closed.IsZero() {
 		t.row("closed until", t.bad(when(e.Closed, e.Now)))
 	}
+	if !e.Held.IsZero() {
+		t.row("held until", t.bad(when(e.Held, e.Now)))
+	}
 	if e.Rule != "" && e.Task != "" {
 		t.row("ahead of it", strings.TrimSpace(fmt.Sprintf("%d jobs, %d permits  %s", e.Jobs, e.Permits, strings.Join(e.Before, " "))))
 	}
@@ -190,12 +225,40 @@ func (e explainAnswer) table(t *table) {
 			if v.Why != "" {
 				from += fmt.Sprintf(" by %s: %s", v.Who, v.Why)
 			}
+			if first := earlier(v.OwnClosed, v.RuleClosed); !first.IsZero() {
+				from += fmt.Sprintf(", %s until %s", whose(first.Equal(v.OwnClosed)), first.Format(time.RFC3339))
+			}
+		}
+		if !v.Held.IsZero() {
+			from += t.bad(", held after a failover until " + v.Held.Format(time.RFC3339))
+		}
+		if v.HoldUnknown {
+			from += t.warn(", not known whether it is held after a failover")
 		}
 		if v.Binds {
 			from += t.warn("  <- waits for this")
 		}
 		t.row(v.Rule, v.Limit, key, cost, waiting, from)
 	}
+}
+
+// earlier is the earlier of two instants; zero when one of them is.
+func earlier(a, b time.Time) time.Time {
+	switch {
+	case a.IsZero(), b.IsZero():
+		return time.Time{}
+	case a.Before(b):
+		return a
+	}
+	return b
+}
+
+// whose says what a closing closes.
+func whose(key bool) string {
+	if key {
+		return "the key"
+	}
+	return "the rule"
 }
 
 func explainCommand(a *app) *cobra.Command {
@@ -205,7 +268,8 @@ func explainCommand(a *app) *cobra.Command {
 		Long: `explain tells what a task waits for, and what each rule of its policy says of it.
 
 FROM is the instant from which a rule admits the task. WAIT is how many jobs wait in the
-line of the rule on that key.
+line of the rule on that key. Pools with HoldAfterFailover hold keys after a failover or restart
+of Redis: then it says until when.
 
 With --new it answers for a task that does not exist: a payload of a task type, enqueued
 now. Keys, costs and zones that a Go function of the program finds are not known here.`,

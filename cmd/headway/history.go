@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -105,6 +106,15 @@ func (k keysAnswer) table(t *table) {
 		if !s.Closed.IsZero() {
 			closed = t.bad(when(s.Closed, s.Now))
 		}
+		if first := earlier(s.OwnClosed, s.RuleClosed); !first.IsZero() {
+			closed += fmt.Sprintf(" (%s until %s)", whose(first.Equal(s.OwnClosed)), when(first, s.Now))
+		}
+		if !s.Held.IsZero() {
+			closed = strings.TrimPrefix(closed+", "+t.bad("held until "+when(s.Held, s.Now)), "-, ")
+		}
+		if s.HoldUnknown {
+			closed = strings.TrimPrefix(closed+", "+t.warn("held?"), "-, ")
+		}
 		if s.Problem != "" {
 			t.row(s.Key, "-", "not known", closed, s.Permits, t.bad(s.Problem))
 			continue
@@ -119,7 +129,11 @@ func keysCommand(a *app) *cobra.Command {
 		Use: "keys RULE", Short: "the keys of a rule on which jobs wait longest, or that are busiest", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeRules,
 		Long: `keys lists at most 20 keys of a rule: those on which jobs wait longest, or with
 --by permits those that got most permits in this hour and the one before. Pools remember
-some hundred keys of a rule, so a key that is not busy may be missing.`,
+some hundred keys of a rule, so a key that is not busy may be missing.
+
+Of a key that is closed, and whose rule is closed on all keys, too, CLOSED UNTIL has the later
+instant, and in brackets the other. "held until" is a hold of pools with HoldAfterFailover: Redis
+was promoted or began again, and may have forgotten grants. "held?" says that it is not known.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			order, ok := map[string]inspect.KeyOrder{"wait": inspect.ByWait, "permits": inspect.ByPermits}[by]
 			if !ok {

@@ -246,10 +246,27 @@ func openCommand(a *app) *cobra.Command {
 				if len(args) == 1 {
 					return i.OpenRule(ctx, args[0], why)
 				}
-				return i.OpenKey(ctx, args[0], args[1], why)
+				if err := i.OpenKey(ctx, args[0], args[1], why); err != nil || a.output.format != "table" {
+					return err
+				}
+				return a.remains(ctx, i, args[0], args[1])
 			})
 		},
 	}
+}
+
+// remains prints what still closes a key that was opened.
+func (a *app) remains(ctx context.Context, i *inspect.Inspector, rule, key string) error {
+	k, err := i.Key(ctx, rule, key)
+	if err != nil {
+		return nil //nolint:nilerr // the change was made, and this only adds to it
+	}
+	for _, text := range closingsOf(k.Closed, k.OwnClosed, k.RuleClosed, k.Held, k.HoldUnknown).texts(k.Now) {
+		if _, err := fmt.Fprintf(a.stdout, "%s on %s: %s\n", rule, a.key(key), text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func pauseCommand(a *app) *cobra.Command {
@@ -285,7 +302,10 @@ func resumeCommand(a *app) *cobra.Command {
 				if err := i.OpenKey(ctx, args[0], args[1], why); err != nil {
 					return err
 				}
-				return a.output.print(a.stdout, keyChanged{args[0], a.key(args[1]), "open"}, false)
+				if err := a.output.print(a.stdout, keyChanged{args[0], a.key(args[1]), "open"}, false); err != nil || a.output.format != "table" {
+					return err
+				}
+				return a.remains(ctx, i, args[0], args[1])
 			})
 		},
 	}

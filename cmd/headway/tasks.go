@@ -22,6 +22,7 @@ type lineAnswer struct {
 	Now  time.Time `json:"now"`
 	Jobs []lineJob `json:"jobs"`
 	Next string    `json:"next,omitempty"`
+	closings
 }
 
 type lineJob struct {
@@ -43,6 +44,9 @@ func waits(n int) string {
 
 func (l lineAnswer) table(t *table) {
 	t.line("%s %s for %s on %s", e2e.Count(l.All, "job"), waits(l.All), l.Rule, l.Key)
+	for _, text := range l.texts(l.Now) {
+		t.line("%s", t.bad(text))
+	}
 	if len(l.Jobs) > 0 {
 		t.row("TASK", "QUEUE", "COST", "STARTS", "")
 	}
@@ -63,7 +67,8 @@ func lineCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "line RULE KEY", Short: "who waits on a key of a rule, in their order", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeRules,
 		Long: `line lists the jobs that wait for permits of a rule on a key. A task that has to wait for
-another of its rules stands in that rule's line.
+another of its rules stands in that rule's line. It says also until when the key is closed,
+and its rule, and until when pools hold the key after a failover of Redis.
 
 With --all it lists all tasks of --queue that wait and need permits of the rule on the
 key, whichever rule they wait for. It reads all that waits on the queue.`,
@@ -84,6 +89,11 @@ key, whichever rule they wait for. It reads all that waits on the queue.`,
 					return nil, a.unknownRule(err)
 				}
 				got := lineAnswer{Rule: args[0], Key: a.key(args[1]), All: page.All, Now: page.Now.UTC(), Jobs: []lineJob{}, Next: string(page.Next)}
+				k, err := i.Key(ctx, args[0], args[1])
+				if err != nil {
+					return nil, err
+				}
+				got.closings = closingsOf(k.Closed, k.OwnClosed, k.RuleClosed, k.Held, k.HoldUnknown)
 				for _, w := range page.Waiting {
 					got.Jobs = append(got.Jobs, lineJob{Queue: w.Queue, Task: w.ID, Cost: w.Cost, At: w.At.UTC(), Parked: w.Parked})
 				}
