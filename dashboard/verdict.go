@@ -48,17 +48,11 @@ type totals struct {
 }
 
 func (f facts) totals() totals {
-	t := totals{served: make(map[string]bool), unlisted: f.unlisted}
-	for _, p := range f.processes {
-		if p.Kind != "pool" {
-			continue
-		}
+	t := totals{served: inspect.ServedByPools(f.processes), unlisted: f.unlisted}
+	for _, p := range inspect.Pools(f.processes) {
 		t.pools++
 		t.workers += p.Workers
 		t.busy += p.Busy
-		for q := range p.Queues {
-			t.served[q] = true
-		}
 	}
 	for _, q := range f.queues {
 		t.throttled += throttled(q)

@@ -292,6 +292,55 @@ func (i *Inspector) QueueNames(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
+// ServedQueues returns which queues are served, as far as that is known. It asks Redis about the processes, and
+// then about each server of asynq.
+func (i *Inspector) ServedQueues(ctx context.Context) (Served, error) {
+	running, all, err := i.Processes(ctx)
+	if err != nil {
+		return Served{}, err
+	}
+	s := Served{Queues: ServedByPools(running), Unlisted: all - len(running)}
+	servers, err := i.asynq.Servers()
+	if err != nil {
+		s.AsynqErr = away("list asynq's servers", err)
+		return s, nil
+	}
+	for _, server := range servers {
+		if server.Status != "active" { // it was told to stop
+			continue
+		}
+		for queue := range server.Queues {
+			s.Queues[queue] = true
+		}
+	}
+	return s, nil
+}
+
+// HasQueue says whether there is a queue: asynq knows it, or it is paused, or something serves it. While more
+// processes run than are listed, any queue may be served, and the answer is true. It asks Redis once about a queue
+// that asynq knows.
+func (i *Inspector) HasQueue(ctx context.Context, queue string) (bool, error) {
+	known, err := luascripts.HasQueue(ctx, i.rdb, queue)
+	if err != nil {
+		return false, away("look for a queue", err)
+	}
+	if known {
+		return true, nil
+	}
+	counts, err := i.Queues(ctx, queue)
+	if err != nil || counts[0].Paused {
+		return err == nil, err
+	}
+	served, err := i.ServedQueues(ctx)
+	switch {
+	case err != nil:
+		return false, err
+	case served.Queues[queue] || served.Unlisted > 0:
+		return true, nil
+	}
+	return false, served.AsynqErr
+}
+
 // Queues returns what queues hold, at most 100 of them: those that are named, in that order, or
 // without names all, in the order of their names. Each costs O(log n) in what it holds. One that
 // is not there holds nothing.

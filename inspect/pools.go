@@ -25,6 +25,34 @@ func (programsFunction) Error() string { return "only the program knows this fun
 // errFunc is what a key, cost, zone or limit function of another program answers here.
 var errFunc error = programsFunction{}
 
+// Pools returns the pools among processes. Only pools run policies and serve queues: a feeder names the queues
+// that it fills.
+func Pools(running []Process) []Process {
+	return slices.DeleteFunc(slices.Clone(running), func(p Process) bool { return p.Kind != presence.Pool })
+}
+
+// ServedByPools returns the queues that the pools among processes serve.
+func ServedByPools(running []Process) map[string]bool {
+	served := make(map[string]bool)
+	for _, p := range Pools(running) {
+		for queue := range p.Queues {
+			served[queue] = true
+		}
+	}
+	return served
+}
+
+// Served says which queues are served.
+type Served struct {
+	// Queues are served by a pool that is listed, or by a server of asynq, also in a program without Headway.
+	Queues map[string]bool
+	// Unlisted is how many processes run that are not listed. They may serve more queues.
+	Unlisted int
+	// AsynqErr says why asynq's list of servers could not be read; nil when it was. To read it takes the rights of
+	// an operator, because asynq removes servers from it that died.
+	AsynqErr error
+}
+
 // newestFirst orders processes by their starts.
 func newestFirst(running []Process) []Process {
 	all := slices.Clone(running)

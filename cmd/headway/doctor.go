@@ -64,7 +64,6 @@ Of more than 100 queues it looks at the first 100 by name, and of more than 500 
 				}
 				e := &examination{
 					rdb: rdb, inspector: a.inspector, prefix: cmp.Or(a.prefix, "hw"),
-					asynqServes: func() (map[string]bool, error) { return asynqServes(rdb) },
 				}
 				if err := e.run(ctx); err != nil {
 					return nil, err
@@ -81,15 +80,15 @@ Of more than 100 queues it looks at the first 100 by name, and of more than 500 
 
 // examination is one run of the doctor.
 type examination struct {
-	rdb         redis.UniversalClient
-	inspector   func(context.Context) (*inspect.Inspector, error)
-	asynqServes func() (map[string]bool, error) // queues that asynq's servers serve
-	prefix      string
-	nodes       []node
-	found       []finding
-	queues      []inspect.QueueStatus
-	running     []inspect.Process // those that are listed
-	unlisted    int               // processes that run besides
+	rdb       redis.UniversalClient
+	inspector func(context.Context) (*inspect.Inspector, error)
+	served    func() (inspect.Served, error)
+	prefix    string
+	nodes     []node
+	found     []finding
+	queues    []inspect.QueueStatus
+	running   []inspect.Process // those that are listed
+	unlisted  int               // processes that run besides
 }
 
 // node is a server of Redis, on a Cluster one of its masters.
@@ -149,7 +148,10 @@ func (e *examination) run(ctx context.Context) error {
 		return err
 	}
 	e.unlisted = all - len(e.running)
-	e.pools()
+	e.served = func() (inspect.Served, error) { return i.ServedQueues(ctx) }
+	if err := e.pools(); err != nil {
+		return err
+	}
 	e.types()
 	e.lives(ctx)
 	return nil
@@ -245,12 +247,15 @@ func (n node) info(ctx context.Context, section string) map[string]string {
 	return fields
 }
 
-func (e *examination) pools() {
-	pools := poolsOf(e.running)
+func (e *examination) pools() error {
+	pools := inspect.Pools(e.running)
 	for _, d := range inspect.Differences(nil, e.running) {
 		e.add("numbers", "bad", "deploy one policy to all pools; each decides by its own", "pool %s runs %s with %s, most have %s", d.Pool, d.Rule, d.Got, d.Want)
 	}
-	unserved := e.unserved(pools)
+	unserved, err := e.unserved()
+	if err != nil {
+		return err
+	}
 	for _, q := range e.queues {
 		switch {
 		case unserved[q.Queue] != nil:
@@ -270,38 +275,42 @@ func (e *examination) pools() {
 	case e.unlisted == 0:
 		e.add("pools", "warn", "start one", "no pool runs")
 	}
+	return nil
 }
 
 // unserved finds the queues that hold tasks and that nothing serves, as far as that is known. asynq's
 // list of servers is read only when a queue is served by no pool: a viewer may not read it.
-func (e *examination) unserved(pools []inspect.Process) map[string]*finding {
+func (e *examination) unserved() (map[string]*finding, error) {
 	var open []inspect.QueueStatus
+	byPools := inspect.ServedByPools(e.running)
 	for _, q := range e.queues {
-		byPool := slices.ContainsFunc(pools, func(p inspect.Process) bool { _, serves := p.Queues[q.Queue]; return serves })
-		if (q.Waiting > 0 || q.Pending > 0) && !byPool {
+		if (q.Waiting > 0 || q.Pending > 0) && !byPools[q.Queue] {
 			open = append(open, q)
 		}
 	}
 	if len(open) == 0 {
-		return nil
+		return nil, nil
 	}
-	byAsynq, err := e.asynqServes()
+	served, err := e.served()
+	if err != nil {
+		return nil, err
+	}
 	found := make(map[string]*finding)
 	for _, q := range open {
 		holds := fmt.Sprintf("queue %s, where %d tasks are pending and %d wait", q.Queue, q.Pending, q.Waiting)
 		f := &finding{Check: "pools", Level: "warn", Says: "it is not known whether a pool serves " + holds}
 		switch {
-		case byAsynq[q.Queue]:
+		case served.Queues[q.Queue]:
 			continue
-		case e.unlisted > 0: // another finding says so
-		case err != nil:
+		case served.Unlisted > 0: // another finding says so
+		case served.AsynqErr != nil:
 			f.Do = "asynq's list of servers could not be read, which takes the rights of an operator"
 		default:
 			f.Level, f.Says, f.Do = "bad", "no pool serves "+holds, "start a pool that serves it"
 		}
 		found[q.Queue] = f
 	}
-	return found
+	return found, nil
 }
 
 // typesMost is how many tasks of a queue are looked at.

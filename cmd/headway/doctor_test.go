@@ -22,25 +22,27 @@ func TestDoctorKnowsWhoServesAQueue(t *testing.T) {
 	t.Parallel()
 	queues := []inspect.QueueStatus{{Queue: "default", Pending: 3}}
 	on := map[string]int{"default": 1}
-	none := func() (map[string]bool, error) { return nil, nil }
 	const unserved, unknown = "bad no pool serves queue default", "warn it is not known whether a pool serves queue default"
 	for name, tt := range map[string]struct {
 		running  []inspect.Process
 		unlisted int
-		asynq    func() (map[string]bool, error)
+		served   inspect.Served
 		want     string // what is said of the queue, empty for nothing
 	}{
-		"nothing":                       {nil, 0, none, unserved},
-		"a feeder":                      {[]inspect.Process{{Kind: "feeder", Queues: on}}, 0, none, unserved},
-		"a pool":                        {[]inspect.Process{{Kind: "feeder", Queues: on}, {Kind: "pool", Queues: on}}, 0, none, ""},
-		"a pool of another":             {[]inspect.Process{{Kind: "pool", Queues: map[string]int{"low": 1}}}, 0, none, unserved},
-		"asynq's server":                {nil, 0, func() (map[string]bool, error) { return map[string]bool{"default": true}, nil }, ""},
-		"asynq's of another":            {nil, 0, func() (map[string]bool, error) { return map[string]bool{"low": true}, nil }, unserved},
-		"asynq's list can't be read":    {nil, 0, func() (map[string]bool, error) { return nil, errors.New("NOPERM") }, unknown},
-		"some processes are not listed": {[]inspect.Process{{Kind: "feeder", Queues: on}}, 1, none, unknown},
+		"nothing":                       {nil, 0, inspect.Served{}, unserved},
+		"a feeder":                      {[]inspect.Process{{Kind: "feeder", Queues: on}}, 0, inspect.Served{}, unserved},
+		"a pool":                        {[]inspect.Process{{Kind: "feeder", Queues: on}, {Kind: "pool", Queues: on}}, 0, inspect.Served{}, ""},
+		"a pool of another":             {[]inspect.Process{{Kind: "pool", Queues: map[string]int{"low": 1}}}, 0, inspect.Served{}, unserved},
+		"asynq's server":                {nil, 0, inspect.Served{Queues: map[string]bool{"default": true}}, ""},
+		"asynq's of another":            {nil, 0, inspect.Served{Queues: map[string]bool{"low": true}}, unserved},
+		"asynq's list can't be read":    {nil, 0, inspect.Served{AsynqErr: errors.New("NOPERM")}, unknown},
+		"some processes are not listed": {[]inspect.Process{{Kind: "feeder", Queues: on}}, 1, inspect.Served{Unlisted: 1}, unknown},
 	} {
-		e := &examination{queues: queues, running: tt.running, unlisted: tt.unlisted, asynqServes: tt.asynq}
-		e.pools()
+		e := &examination{queues: queues, running: tt.running, unlisted: tt.unlisted}
+		e.served = func() (inspect.Served, error) { return tt.served, nil }
+		if err := e.pools(); err != nil {
+			t.Fatal(err)
+		}
 		said := ""
 		for _, f := range e.found {
 			if before, _, of := strings.Cut(f.Says, ", where 3 tasks are pending"); of {
@@ -74,17 +76,21 @@ func TestDoctorKnowsServersOfAsynq(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(plain.Shutdown)
+	i, err := inspect.New(rdb, inspect.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	soon(t, "asynq lists the server", func() bool {
-		served, err := asynqServes(rdb)
-		return err == nil && served["plain"]
+		served, err := i.ServedQueues(t.Context())
+		return err == nil && served.Queues["plain"]
 	})
 	if said := doctor(t, "--redis", srv.Addr()); strings.Contains(said, unserved) || !strings.Contains(said, "queue plain is paused") {
 		t.Errorf("the queue is served, and paused:\n%s", said)
 	}
 	plain.Stop()
 	soon(t, "a server that was stopped serves nothing", func() bool {
-		served, err := asynqServes(rdb)
-		return err == nil && !served["plain"]
+		served, err := i.ServedQueues(t.Context())
+		return err == nil && !served.Queues["plain"]
 	})
 }
 

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/headwayq/headway/inspect"
@@ -112,31 +110,6 @@ func (d drainAnswer) table(t *table) {
 		return
 	}
 	t.line("queue %s is not empty: left are %s", d.Queue, e2e.Count(d.Left, "task"))
-}
-
-// poolsOf are the pools among processes. Only pools run policies and serve queues: a feeder names the
-// queues that it fills.
-func poolsOf(running []inspect.Process) []inspect.Process {
-	return slices.DeleteFunc(slices.Clone(running), func(p inspect.Process) bool { return p.Kind != "pool" })
-}
-
-// asynqServes are the queues from which servers of asynq take tasks, also those of programs without
-// Headway. Whoever asks needs the right to remove servers that died from asynq's list.
-func asynqServes(rdb redis.UniversalClient) (map[string]bool, error) {
-	servers, err := asynq.NewInspectorFromRedisClient(rdb).Servers()
-	if err != nil {
-		return nil, errAway(err)
-	}
-	served := make(map[string]bool)
-	for _, s := range servers {
-		if s.Status != "active" { // it was told to stop
-			continue
-		}
-		for queue := range s.Queues {
-			served[queue] = true
-		}
-	}
-	return served, nil
 }
 
 // drainEvery is how often drain looks.

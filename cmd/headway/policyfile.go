@@ -179,7 +179,7 @@ func compareWithFiles(policies []queue.Policy, listed []inspect.Process, all int
 	for _, p := range policies {
 		charges[p.Type] = p.Charge.String()
 	}
-	for _, p := range poolsOf(listed) {
+	for _, p := range inspect.Pools(listed) {
 		got.Pools++
 		for _, said := range p.Policies {
 			runs[said.Type] = true

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -331,28 +330,8 @@ func (a *app) changeQueue(ctx context.Context, is string, do func(*inspect.Inspe
 // paused, and the queue that was meant would go on. A queue exists when asynq knows it, or when
 // something serves it. A queue that is paused counts as well, so that every pause can be ended.
 func (a *app) knowQueue(ctx context.Context, i *inspect.Inspector) error {
-	names, err := i.QueueNames(ctx)
-	if err != nil || slices.Contains(names, a.queue) {
-		return err
-	}
-	counts, err := i.Queues(ctx, a.queue)
-	if err != nil || counts[0].Paused {
-		return err
-	}
-	running, all, err := i.Processes(ctx)
-	if err != nil {
-		return err
-	}
-	for _, p := range poolsOf(running) {
-		if _, serves := p.Queues[a.queue]; serves {
-			return nil
-		}
-	}
-	if all > len(running) { // one that is not listed may serve it
-		return nil
-	}
-	served, err := asynqServes(a.rdb)
-	if err != nil || served[a.queue] {
+	there, err := i.HasQueue(ctx, a.queue)
+	if err != nil || there {
 		return err
 	}
 	return fmt.Errorf("%w: queue %q: nothing was ever enqueued there, and no pool serves it", errMissing, a.queue)

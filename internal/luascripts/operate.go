@@ -142,3 +142,12 @@ func Queues(ctx context.Context, c redis.Cmdable) ([]string, error) {
 	}
 	return names, nil
 }
+
+// HasQueue says whether asynq knows a queue.
+func HasQueue(ctx context.Context, c redis.Cmdable, queue string) (bool, error) {
+	known, err := c.SIsMember(ctx, queuesKey, queue).Result()
+	if err != nil {
+		return false, fmt.Errorf("look for a queue: %w", err)
+	}
+	return known, nil
+}
