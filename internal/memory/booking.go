@@ -117,7 +117,7 @@ func (p *ruleCall) lessen(token uint64, held int64) {
 	}
 	if p.ledger.token == token && p.state.newest() != newest {
 		p.ledger.token = 0
-		if !p.ledger.second {
+		if !p.ledger.kept {
 			p.tokens.remember(token, newest, p.now, p.extra)
 		}
 	}
@@ -172,18 +172,19 @@ func (p *ruleCall) ticketOfPostponed(since int64) int64 {
 
 // spend makes a grant at an instant that is not before earliest's.
 func (p *ruleCall) spend(at int64, token uint64) {
-	was, wasAt, second := p.ledger.token, p.state.newest(), p.ledger.second
+	was, wasAt, kept := p.ledger.token, p.state.newest(), p.ledger.kept
+	atOnce := p.index == 1 && (p.w < resentWithin || was != 0 && wasAt+resentWithin > p.now)
 	p.state.charge(p.numbers, at, p.cost)
-	p.ledger.token, p.ledger.second = token, p.index > 1 && p.kind != luascripts.Leases
+	p.ledger.token, p.ledger.kept = token, p.kind != luascripts.Leases && (p.index > 1 || atOnce)
 	p.store()
 	if p.kind == luascripts.Leases {
 		p.tokens.lend(token, at+p.w, p.now, p.extra)
 		return
 	}
-	if !second {
+	if !kept {
 		p.tokens.remember(was, wasAt, p.now, p.extra)
 	}
-	if p.w < resentWithin && p.index == 1 {
+	if atOnce {
 		p.tokens.remember(token, at, p.now, p.extra)
 	}
 }

@@ -50,7 +50,7 @@ type ledger struct {
 	state   state  // nil when nothing was spent
 	version int64  // of the limit that it was written under
 	token   uint64 // of the newest grant; 0 is nobody
-	second  bool   // another rule of its call remembers that token
+	kept    bool   // that token is remembered besides: by `tokens`, or by the first rule of its call
 	expires int64  // in milliseconds
 }
 
