@@ -108,3 +108,61 @@ func TestClusterAdjustsBesideAServerThatIsAway(t *testing.T) {
 		}
 	}
 }
+
+// A job that a rule in a later slot holds up has its turn in the earlier one, which would admit it at once. Nobody tells it to
+// come by that: it would be asked about, refused and told again, over and over.
+func TestClusterJobIsNotToldToComeByItsOwnTurn(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartCluster(t, 3)
+	p := clusterPolicy(t, rdb, throttle.Sliding(1, time.Minute), throttle.Sliding(1, time.Hour))
+	if d, err := p.TryAcquire(t.Context(), clusterRequest(1)); err != nil || !d.Granted {
+		t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
+	}
+	r := clusterRequest(2)
+	r.Job = "job"
+	for range 2 { // it comes anew, and then with its place
+		if d, err := p.Redeem(t.Context(), r); err != nil || d.Rule != "provider" || len(d.Promoted) > 0 {
+			t.Errorf("Redeem = %v, %v, promoted %v, want that the provider holds it up, and nobody to come earlier", d, err, d.Promoted)
+		}
+	}
+
+	var calls atomic.Int64
+	counted := redis.NewClusterClient(rdb.Options())
+	t.Cleanup(func() { _ = counted.Close() })
+	counted.AddHook(scriptCounter{&calls})
+	blocked := clusterPolicy(t, counted, throttle.Sliding(1, time.Minute), throttle.Sliding(1, time.Hour))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer time.AfterFunc(500*time.Millisecond, cancel).Stop()
+	if _, err := blocked.Acquire(ctx, clusterRequest(3)); !errors.Is(err, context.Canceled) {
+		t.Errorf("Acquire = %v, want %v", err, context.Canceled)
+	}
+	// two slots, one of them given back, and both at the end
+	if n := calls.Load(); n > 10 {
+		t.Errorf("a caller that waits for half a second sent %d scripts, want about 5", n)
+	}
+}
+
+// scriptCounter counts the scripts that a client runs.
+type scriptCounter struct{ n *atomic.Int64 }
+
+func (scriptCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c scriptCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if redistest.IsScript(cmd) {
+			c.n.Add(1)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (c scriptCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if redistest.IsScript(cmd) {
+				c.n.Add(1)
+			}
+		}
+		return next(ctx, cmds)
+	}
+}

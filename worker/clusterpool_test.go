@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,6 +97,28 @@ func TestPoolOnClusterWithConcurrentLimit(t *testing.T) {
 	}
 	eventually(t, "all ran", func() bool { return len(seen.all()) >= phones*messages })
 	t.Logf("%d messages took %v; the phones' limit allows them in 4 s", phones*messages, time.Since(began))
+}
+
+// A task that the provider holds up keeps its turn at its phone, in another hash slot, where its limit would admit it at once.
+// The pool leaves it alone until the provider's instant: it is not moved forward, looked at and moved back.
+func TestPoolOnClusterLeavesATaskAloneUntilItsInstant(t *testing.T) {
+	t.Parallel()
+	const messages = 30
+	rdb := redistest.StartCluster(t, 3)
+	var deferred, promoted atomic.Int64
+	cfg := worker.Config{Policies: []queue.Policy{phoneAndProvider(time.Hour, throttle.Sliding(1, time.Hour))}}
+	cfg.Observer.Deferred = func(context.Context, event.Deferred) { deferred.Add(1) }
+	cfg.Observer.Promoted = func(context.Context, event.Promoted) { promoted.Add(1) }
+	cfg.Asynq.Concurrency = 4
+	seen := &runs{}
+	p := started(t, rdb, seen.handler(), cfg)
+	for i := range messages {
+		enqueue(t, rdb, queue.NewTask("sms", []byte(to(fmt.Sprint("+", i)))))
+	}
+	eventually(t, "one ran, and the others wait", func() bool { return len(seen.all()) == 1 && deferred.Load() >= messages-1 })
+	if s := p.Stats(); promoted.Load() > 0 || s.WakeChecks > 0 || s.Moved > 0 {
+		t.Errorf("%d promotions, %d checks, %d moves, want none", promoted.Load(), s.WakeChecks, s.Moved)
+	}
 }
 
 // The clock of each master is compared with the local one, and one that is off is named.

@@ -151,8 +151,8 @@ func TestTurnForAnotherSlotIsKept(t *testing.T) {
 		t.Fatalf("%+v, %v, want a grant", a.AcquireReply, err)
 	}
 	back := CancelArgs{Rules: rules, Policy: "p", Token: a.Token, Job: "a", Away: start.Add(10 * time.Second)}
-	if r, err := Cancel(ctx, rdb, back); err != nil || r.Status != Granted {
-		t.Fatalf("%+v, %v, want that the grant came back", r, err)
+	if r, err := Cancel(ctx, rdb, back); err != nil || r.Status != Granted || len(r.Promoted) > 0 {
+		t.Fatalf("%+v, %v, want that the grant came back, and that a is not told to come", r, err)
 	}
 	for _, calls := range [][]*Call{{call("b")}, {call("c"), call("d")}} {
 		if err := AcquireMany(ctx, rdb, calls); err != nil {

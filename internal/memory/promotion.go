@@ -3,7 +3,7 @@ package memory
 import "github.com/headwayq/headway/internal/luascripts"
 
 // promote adds the jobs of a rule that may come earlier than they were promised. Of a rate
-// these are the first job in line and, when asked for, the first turn. Of leases see offer.
+// these are the first job in line and, when asked for, the first turn, unless that is the call's own job. Of leases see offer.
 func (p *ruleCall) promote(promoted []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
 	job := p.member
 	p.member = ""
@@ -17,7 +17,7 @@ func (p *ruleCall) promote(promoted []luascripts.Promotion, turnToo bool) []luas
 		first = append(first, v.front)
 	}
 	if turnToo {
-		if rank := len(p.leftTurns()); rank < p.turns.len() {
+		if rank := len(p.leftTurns()); rank < p.turns.len() && p.turns.order[rank].member != job {
 			first = append(first, p.turns.order[rank].member)
 		}
 	}

@@ -442,7 +442,8 @@ local function with_promotions(reply, rules, now, promoted)
 end
 
 -- promote tells jobs that they may come earlier than promised: the first that waits and, when
--- asked for, the first turn; of leases, see offer
+-- asked for, the first turn; of leases, see offer. A turn of the call's own job is not told: its caller has an answer, and
+-- where a rule in another slot holds the job up this rule would tell it to come at once
 local function promote(rule, now, promoted, turn_too)
   local member = rule.member
   rule.member = ""
@@ -454,7 +455,7 @@ local function promote(rule, now, promoted, turn_too)
   rule.member = member
   if rule.front and rule.kind.lease then rule.kind.offer(rule, now, promoted) end
   if rule.front and not rule.kind.lease then sooner(rule, now, rule.front, rule.front_promised, promoted) end
-  if turn_too and rule.turn_front then sooner(rule, now, rule.turn_front, rule.turn_promised, promoted) end
+  if turn_too and rule.turn_front and rule.turn_front ~= member then sooner(rule, now, rule.turn_front, rule.turn_promised, promoted) end
 end
 
 return {
