@@ -14,7 +14,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/rediserr"
-	"github.com/headwayq/headway/internal/slotmap"
 )
 
 // way is how a server is asked to run a script.
@@ -51,7 +50,7 @@ func serverOf(c redis.Scripter) *server {
 	case *redis.Client:
 		return knownServer(c, func(*redis.Client) {}, func(p *redis.Client, ctx context.Context) error { return loadLibrary(ctx, p) })
 	case *redis.ClusterClient:
-		return knownServer(c, slotmap.Follow, func(p *redis.ClusterClient, ctx context.Context) error { return p.ForEachMaster(ctx, loadLibrary) })
+		return knownServer(c, prepareCluster, func(p *redis.ClusterClient, ctx context.Context) error { return p.ForEachMaster(ctx, loadLibrary) })
 	default:
 		return nil
 	}

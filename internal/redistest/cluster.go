@@ -25,6 +25,18 @@ func StartNodes(tb testing.TB, masters int) (*redis.ClusterClient, []*Server) {
 	return rdb, servers(tb, c.Masters)
 }
 
+// StartWithEmpty is [StartNodes], and starts one more master, which has no slots.
+func StartWithEmpty(tb testing.TB, masters int) (rdb *redis.ClusterClient, nodes []*Server, empty *Server) {
+	tb.Helper()
+	rdb, c := launchCluster(tb, masters, false)
+	nodes = servers(tb, c.Masters)
+	node, err := c.AddMaster()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return rdb, nodes, servers(tb, []*redisserver.Process{node})[0]
+}
+
 // StartReplicated is [StartNodes], and gives each master a replica, which takes over about
 // two seconds after its master died. It returns them in the order of their masters.
 func StartReplicated(tb testing.TB, masters int) (rdb *redis.ClusterClient, nodes, replicas []*Server) {
