@@ -86,8 +86,8 @@ type Config struct {
 }
 
 // Middleware is middleware that lets requests through at the pace of its rules. It
-// holds nothing that must be closed, and is safe for concurrent use. Its Config
-// is not read after New.
+// holds nothing that must be closed: what it does in the background ends when the client
+// of its limiters is closed. It is safe for concurrent use. Its Config is not read after New.
 type Middleware struct {
 	policy *throttle.Policy
 	rules  []Rule

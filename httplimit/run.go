@@ -44,7 +44,7 @@ func (l *Middleware) run(w http.ResponseWriter, r *http.Request, next http.Handl
 
 // settle ends the leases of what was granted, and gives it back. It is done before
 // the answer is complete, so that a client that has it finds the permits there. What Redis does not answer is repeated in
-// the background, see [unsettled].
+// the background while it counts, see [unsettled].
 func (l *Middleware) settle(ctx context.Context, d throttle.Decision, release func(context.Context) ([]throttle.Promotion, error), refund bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer cancel()
@@ -56,15 +56,17 @@ func (l *Middleware) settle(ctx context.Context, d throttle.Decision, release fu
 		_, err := l.policy.Refund(ctx, d.Request)
 		return err
 	}
+	leases, permits := throttle.ForWorkers.CountsFor(d)
 	failed := endLeases(ctx)
-	if failed != nil {
-		l.unsettled.add(endLeases, longestLease(l.policy, d))
+	if unanswered(failed) {
+		l.unsettled.add(endLeases, leases)
 	}
 	if refund {
-		if err := giveBack(ctx); err != nil {
-			l.unsettled.add(giveBack, longestCount(l.policy))
-			failed = errors.Join(failed, err)
+		err := giveBack(ctx)
+		if unanswered(err) {
+			l.unsettled.add(giveBack, permits)
 		}
+		failed = errors.Join(failed, err)
 	}
 	if failed != nil {
 		l.note(context.WithoutCancel(ctx), d, failed)

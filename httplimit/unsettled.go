@@ -3,23 +3,24 @@ package httplimit
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/throttle"
 )
 
 const (
-	// unsettledMax bounds the requests whose leases and permits wait for Redis to come back. When one finds no room, its
-	// slot stays taken until its lease ends, or its permits stay charged. No limit is exceeded by that.
+	// unsettledMax bounds the settlements that wait for Redis to come back, with the one that is tried. When one finds no
+	// room, its slot stays taken until its lease ends, or its permits stay charged. No limit is exceeded by that.
 	unsettledMax = 4096
-	// unsettledPause is how long it is between two tries.
-	unsettledPause = 500 * time.Millisecond
-	// refundFor is how long a refund is tried at least. It is tried for as long as the permits count, if that is longer.
-	refundFor = 2 * time.Minute
+	// The pause between two tries doubles while Redis answers none of them.
+	pauseLeast = 20 * time.Millisecond
+	pauseMost  = 250 * time.Millisecond
 )
 
 // unsettled repeats what Redis did not answer after a handler had returned. It has a goroutine only while something is
@@ -27,10 +28,10 @@ const (
 type unsettled struct {
 	log *zap.Logger
 
-	mu      sync.Mutex
-	left    []settlement
-	running bool
-	full    bool // and the log says so
+	mu   sync.Mutex
+	left []settlement // run tries the first one
+	// The log says so already. Both are forgotten when nothing is left.
+	full, refused bool
 }
 
 // settlement ends the leases of a request, or gives its permits back. To make it twice does no harm.
@@ -42,81 +43,88 @@ type settlement struct {
 // add lets a settlement be repeated for so long. It never blocks.
 func (u *unsettled) add(call func(context.Context) error, d time.Duration) {
 	u.mu.Lock()
-	tell := false
-	if len(u.left) < unsettledMax {
-		u.left = append(u.left, settlement{call, time.Now().Add(d)})
-	} else {
-		tell = !u.full
+	defer u.mu.Unlock()
+	if len(u.left) >= unsettledMax {
+		if !u.full {
+			u.log.Warn("too many requests wait to be settled: a slot stays taken until its lease ends, or permits stay charged")
+		}
 		u.full = true
+		return
 	}
-	begins := !u.running
-	u.running = true
-	u.mu.Unlock()
-	if tell {
-		u.log.Warn("too many requests wait to be settled: a slot stays taken until its lease ends, or permits stay charged")
-	}
-	if begins {
+	u.left = append(u.left, settlement{call, time.Now().Add(d)})
+	if len(u.left) == 1 {
 		go u.run()
 	}
 }
 
-// run ends when nothing is left, at the latest when what is left has no effect any more.
+// run tries the settlements in turn, until none is left. One that is not answered goes behind all others: on Redis Cluster
+// those may be of masters that answer.
 func (u *unsettled) run() {
+	pause := pauseLeast
 	for {
-		time.Sleep(unsettledPause)
+		time.Sleep(pause)
 		u.mu.Lock()
-		all := u.left
-		u.left = nil
-		u.running = len(all) > 0
-		if len(all) == 0 {
-			u.full = false
-			u.mu.Unlock()
+		first := u.left[0]
+		u.mu.Unlock()
+		err := first.try()
+		if unanswered(err) {
+			pause = min(max(2*pause, pauseLeast), pauseMost)
+		} else {
+			pause = 0
+		}
+		if !u.next(err) {
 			return
 		}
-		u.mu.Unlock()
-		failed := try(all)
-		u.mu.Lock()
-		u.left = append(u.left, failed...)
-		u.mu.Unlock()
 	}
 }
 
-// try makes what it can, drops what has no effect any more, and returns what is left. It ends with the first call that Redis does not answer: Redis would
-// hardly answer the next one. That one comes last the next time: on Redis Cluster the others may be of nodes that answer.
-func try(all []settlement) (left []settlement) {
-	now := time.Now()
-	all = slices.DeleteFunc(all, func(s settlement) bool { return now.After(s.until) })
-	for i, s := range all {
-		ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
-		err := s.call(ctx)
-		cancel()
-		if err == nil {
-			continue
-		}
-		left = append(left, s)
-		if errors.Is(err, throttle.ErrUnavailable) && !throttle.ForWorkers.Answered(err) {
-			return append(slices.Clone(all[i+1:]), left...)
-		}
+// next moves on from the first settlement, which ended with err. It says whether any is left.
+func (u *unsettled) next(err error) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	first := u.left[0]
+	u.left[0] = settlement{} // the array outlives it
+	u.left = u.left[1:]
+	switch {
+	case err == nil:
+	case unanswered(err):
+		u.left = append(u.left, first)
+	case !u.refused:
+		u.refused = true
+		u.log.Warn("a request can't be settled: a slot stays taken until its lease ends, or permits stay charged", zap.Error(err))
 	}
-	return left
+	if closed(err) {
+		u.left = nil // all go by one client
+	}
+	if len(u.left) == 0 {
+		u.left, u.full, u.refused = nil, false, false
+	}
+	return len(u.left) > 0
 }
 
-// longestLease is the longest lease of a grant, as far as it is known.
-func longestLease(p *throttle.Policy, d throttle.Decision) time.Duration {
-	longest := throttle.ForWorkers.LeaseFor(p, d)
-	for _, l := range p.Rules() { // LeaseFor is the shortest of several leases
-		if l.Limit().IsConcurrent() {
-			longest = max(longest, throttle.ForWorkers.LimitLastKnown(l).Window())
-		}
+// try makes a settlement, unless it has no effect any more. A hook of the client that panics ends no process: in a
+// handler it would not either.
+func (s settlement) try() (err error) {
+	if time.Now().After(s.until) {
+		return nil
 	}
-	return longest
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("httplimit: a hook of the client panicked with a %T", p) // its value may hold a key
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
+	defer cancel()
+	return s.call(ctx)
 }
 
-// longestCount is for how long, at most, permits of a policy count.
-func longestCount(p *throttle.Policy) time.Duration {
-	longest := refundFor
-	for _, l := range p.Rules() {
-		longest = max(longest, throttle.ForWorkers.Counts(l.Limit()), throttle.ForWorkers.Counts(throttle.ForWorkers.LimitLastKnown(l)))
-	}
-	return longest
+// unanswered says that Redis may answer the same call later: it did not, or could not at the moment. What it refused,
+// it would refuse again.
+func unanswered(err error) bool {
+	return errors.Is(err, throttle.ErrUnavailable) && !throttle.ForWorkers.Answered(err) && !closed(err)
+}
+
+// closed says that the user has closed the client. Package throttle passes on only the client's words.
+func closed(err error) bool {
+	return err != nil && strings.Contains(err.Error(), redis.ErrClosed.Error())
 }

@@ -388,6 +388,19 @@ func (workerCalls) ShadowedFor(d Decision) error {
 // when there is none.
 func (workerCalls) LeaseFor(p *Policy, d Decision) time.Duration { return shortestLease(p, d) }
 
+// CountsFor is for how long, at most, the leases and the permits of a grant count, by the limits that
+// granted it: leases that are not renewed any more. 0 when there are none.
+func (workerCalls) CountsFor(d Decision) (leases, permits time.Duration) {
+	for _, by := range d.grant.limits {
+		if by.IsConcurrent() {
+			leases = max(leases, by.Window())
+		} else {
+			permits = max(permits, by.counts())
+		}
+	}
+	return leases, permits
+}
+
 // Stale says that a grant is too old to be acted on: the process stood still, or the answer was
 // long on its way, and acting late would come too close to the next grant. Then acquire
 // again. The bound is a tenth of the window of each rule, at least 10 ms and at most 1 s; on
