@@ -3,6 +3,7 @@ package throttle_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -116,7 +117,13 @@ func TestSecondCallerHeedsItsOwnContext(t *testing.T) {
 			go func() { one <- first(t.Context()) }()
 			<-held.entered
 			ctx, cancel := context.WithCancelCause(t.Context())
-			go func() { two <- second(ctx) }()
+			waits := &waitedFor{Context: ctx, begun: make(chan struct{})}
+			go func() { two <- second(waits) }()
+			select {
+			case <-waits.begun:
+			case <-time.After(10 * time.Second):
+				t.Error("the second caller does not wait by its context")
+			}
 			cancel(gaveUp)
 			select {
 			case err := <-two:
@@ -132,4 +139,16 @@ func TestSecondCallerHeedsItsOwnContext(t *testing.T) {
 			}
 		})
 	}
+}
+
+// waitedFor is a context that says when somebody begins to wait for its end.
+type waitedFor struct {
+	context.Context
+	once  sync.Once
+	begun chan struct{}
+}
+
+func (c *waitedFor) Done() <-chan struct{} {
+	c.once.Do(func() { close(c.begun) })
+	return c.Context.Done()
 }

@@ -308,6 +308,9 @@ func (s clusterStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luas
 	return inAllSlots(a.Rules, func(_ int, at slotCalls) (luascripts.CancelReply, error) {
 		call := a
 		call.Rules = a.Rules[at.from:at.to]
+		if !slices.ContainsFunc(call.Rules, func(r luascripts.RuleCall) bool { return r.Cost != 0 }) {
+			return luascripts.CancelReply{Status: luascripts.Granted, Spent: make([]int, at.to-at.from)}, nil // its server may be away
+		}
 		r, err := s.redisStore.adjust(ctx, call)
 		if err != nil || r.Spent == nil { // this slot has done it before, or it is not known what it did
 			r.Spent = slices.Repeat([]int{-1}, at.to-at.from)
@@ -334,7 +337,10 @@ func inAllSlots(calls []luascripts.RuleCall, call func(n int, at slotCalls) (lua
 			fault = true
 			out.Status, out.Rule, out.Version = r.Status, r.Rule+at.from, r.Version
 		}
-		out.Now, out.Promoted = r.Now, append(out.Promoted, moved(r.Promoted, at)...)
+		if !r.Now.IsZero() {
+			out.Now = r.Now
+		}
+		out.Promoted = append(out.Promoted, moved(r.Promoted, at)...)
 	}
 	if fault {
 		return out, nil
@@ -342,14 +348,15 @@ func inAllSlots(calls []luascripts.RuleCall, call func(n int, at slotCalls) (lua
 	return out, slotsError(errs)
 }
 
-// slotsError joins the errors of slots. When some servers did not answer, it leaves out what others answered: the joined
-// error would look as if all had answered.
+// slotsError joins the errors of slots, each text once. When some servers did not answer, it leaves out what others answered: the
+// joined error would look as if all had answered.
 func slotsError(errs []error) error {
 	answered := func(err error) bool { return rediserr.Of(err).Answered() }
-	if !slices.ContainsFunc(errs, func(err error) bool { return !answered(err) }) {
-		return errors.Join(errs...)
+	if slices.ContainsFunc(errs, func(err error) bool { return !answered(err) }) {
+		errs = slices.DeleteFunc(errs, answered)
 	}
-	return errors.Join(slices.DeleteFunc(errs, answered)...)
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	return errors.Join(slices.CompactFunc(errs, func(a, b error) bool { return a.Error() == b.Error() })...)
 }
 
 // close closes the key of one rule. In the slots before, the job keeps no place

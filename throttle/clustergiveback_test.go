@@ -107,6 +107,15 @@ func TestClusterAdjustsBesideAServerThatIsAway(t *testing.T) {
 			}
 		}
 	}
+
+	away.on.Store(true)
+	defer away.on.Store(false)
+	if _, err := charge.Adjust(t.Context(), map[string]int{"provider": 3}); err != nil {
+		t.Errorf("Adjust of the provider alone = %v, want that the phone's server is not asked", err)
+	}
+	if n, err := p.Rules()[1].Available(t.Context(), "acme"); err != nil || n != 7 {
+		t.Errorf("%d left of the provider, %v, want 7", n, err)
+	}
 }
 
 // A job that a rule in a later slot holds up has its turn in the earlier one, which would admit it at once. Nobody tells it to

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -177,7 +178,7 @@ func (l *Limiter) fault(ctx context.Context, op string, status luascripts.Status
 		return err
 	}
 	kind := rediserr.Of(err)
-	u := &unavailableError{Op: op, Reason: err.Error()}
+	u := &unavailableError{Op: op, Reason: strings.ReplaceAll(err.Error(), "\n", "; ")} // of several servers: a line each
 	u.answered = errors.Is(err, errClock) || errors.Is(err, errHoldUnknown) || kind.Answered() && kind != rediserr.Passing
 	if !u.answered && hasEnded(ctx) { // the caller's own doing, and not Redis'
 		u.Reason, u.ended = "", context.Cause(ctx)

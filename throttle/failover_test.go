@@ -48,12 +48,14 @@ func (p pair) follow(replica, master *redis.Client) {
 		p.Fatal(err)
 	}
 	eventually(p.T, "the replica says that it has all", func() bool {
+		// a master that had no replica yet counts no bytes: a WAIT for none of them is over before the replica has loaded anything
+		linked := strings.Contains(replica.Info(p.Context(), "replication").Val(), "master_link_status:up")
 		pipe := master.Pipeline()
 		pipe.Set(p.Context(), "written", "now", time.Minute)
 		acks := pipe.Do(p.Context(), "wait", 1, 100)
 		_, _ = pipe.Exec(p.Context())
 		n, err := acks.Int()
-		return err == nil && n == 1
+		return err == nil && n == 1 && linked
 	})
 }
 

@@ -118,6 +118,69 @@ func TestJobThatWaitsForASlotUntilClosingHoldsUpNoOthers(t *testing.T) {
 	})
 }
 
+// A job that waits for a slot of its customer has no turn at the provider: the jobs of others would be told to come when the
+// slot's lease ends, although the provider is idle.
+func TestJobThatWaitsForASlotHoldsUpNoOthers(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	p := newPolicy(t, newLimiter(t, rdb, "provider", throttle.Sliding(1, 100*time.Millisecond), throttle.Config{}),
+		newLimiter(t, rdb, "slots", throttle.Concurrent(1, 20*time.Minute), throttle.Config{}))
+	redeem := func(job, customer string) throttle.Decision {
+		d, err := p.Redeem(t.Context(), throttle.Request{Job: job, Key: "all", Cost: 1, More: []throttle.KeyCost{{Key: customer, Cost: 1}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	redeem("a1", "a")
+	a2 := redeem("a2", "a")
+	for a2.Rule != "slots" { // the provider may hold it up first
+		a2 = redeem("a2", "a")
+	}
+	redeem("b1", "b")
+	if c1 := redeem("c1", "c"); c1.At.Sub(c1.Now) > time.Second {
+		t.Errorf("another customer's job is told %v, want at most some tenths of a second: a job of customer a waits for a slot, %v", c1, a2)
+	}
+}
+
+// A slot that is busy at closing time is told by the next opening to who only tries: it may be asked for again then.
+func TestTryForASlotIsToldTheOpening(t *testing.T) {
+	t.Parallel()
+	hours, err := gate.Parse("00:00-00:10 UTC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
+		p := newLocal(t, throttle.Concurrent(1, 20*time.Minute)).Policy()
+		r := throttle.Request{Key: key, Cost: 1, Gates: []gate.InZone{{Rule: "hours", Gate: hours}}}
+		for i, want := range []time.Duration{0, 24 * time.Hour} {
+			d, err := p.TryAcquire(t.Context(), r)
+			if err != nil || d.Granted != (i == 0) || d.At.Sub(d.Now) != want {
+				t.Errorf("TryAcquire = %v, %v in %v, want %v", d, err, d.At.Sub(d.Now), want)
+			}
+		}
+	})
+}
+
+// Who asks for a slot some milliseconds before the opening, as tasks that are woken do, waits for it while the gate is open.
+func TestSlotIsAskedForShortlyBeforeTheOpening(t *testing.T) {
+	t.Parallel()
+	hours, err := gate.Parse("00:00-00:10 UTC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
+		p := newLocal(t, throttle.Concurrent(1, 20*time.Minute)).Policy()
+		time.Sleep(24*time.Hour - 10*time.Millisecond)
+		for i, job := range []string{"a", "b"} {
+			d, err := p.Redeem(t.Context(), throttle.Request{Job: job, Key: key, Cost: 1, Gates: []gate.InZone{{Rule: "hours", Gate: hours}}})
+			if err != nil || d.Granted != (i == 0) || d.Gated {
+				t.Errorf("Redeem for job %s = %v, %v, want that the first has the slot at the opening, and the second waits for it", job, d, err)
+			}
+		}
+	})
+}
+
 // A caller that is blocked at a closed gate is one job that waits for the opening, however long it waits.
 func TestAcquireWaitsForAGate(t *testing.T) {
 	t.Parallel()

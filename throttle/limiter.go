@@ -487,7 +487,7 @@ func (l *Limiter) peekID(ctx context.Context, id string, q peeking) (s State, sp
 		}
 		ruleClosed = in.closed
 		a := luascripts.PeekArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, Cost: q.cost, Most: q.most, Spent: q.grants,
-			Hold: q.hold || l.cfg.HoldAfterFailover}
+			HoldAfterFailover: q.hold || l.cfg.HoldAfterFailover}
 		a.Version = in.version
 		reply, err = t.store.peek(ctx, k, a)
 		again, err = t.again(ctx, "peek", answer{reply.Status, 1, reply.Version, reply.Now}, err)
@@ -549,7 +549,7 @@ func (l *Limiter) list(ctx context.Context, id string, from ListFrom, most int, 
 	for again := true; again; {
 		in := t.limits[0]
 		a := luascripts.ListArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, From: luascripts.Ticket{Number: from.Ticket, Some: from.Skip > 0},
-			Skip: from.Skip, Most: most, Hold: hold || l.cfg.HoldAfterFailover}
+			Skip: from.Skip, Most: most, HoldAfterFailover: hold || l.cfg.HoldAfterFailover}
 		a.Version = in.version
 		reply, err = luascripts.List(ctx, l.rdb, l.names.Of(id), a)
 		again, err = t.again(ctx, "list", answer{reply.Status, 1, reply.Version, reply.Now}, err)

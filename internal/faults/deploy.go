@@ -121,7 +121,7 @@ func (r *run) lookAtReleases(ctx context.Context) error {
 			}
 			return err
 		})
-		return failed != nil || sideBySide && len(now.both) > 0 && time.Now().After(end)
+		return failed == nil && sideBySide && len(now.both) > 0 && time.Now().After(end)
 	})
 	err = errors.Join(err, failed, eachMaster(ctx, rdb, func(ctx context.Context, c *redis.Client) error {
 		return c.ConfigSet(ctx, "slowlog-log-slower-than", "10000").Err()

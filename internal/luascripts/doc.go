@@ -92,6 +92,8 @@
 //	library.go   the modules, put together into the library or into a script
 //	script.go    script, and how its reply is read
 //	send.go      how a call is sent, and what is mended when a server lacks the library
+//	newnode.go   the library on a master of a Cluster that gets its first slot
+//	once.go      a call that the client must not repeat by itself
 //	replicas.go  a WAIT behind a call
 //	limit.go     rules, limits and gates as arguments; peek, cancel, reset; stored limits, and rules that are closed
 //	acquire.go   acquire, for one call and for many together

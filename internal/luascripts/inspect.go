@@ -27,7 +27,7 @@ type LocateReply struct {
 	Version int64     // of the rule's ledger, when Outdated
 }
 
-// Held is until when the server grants nothing because it may have forgotten grants, see [AcquireArgs].Hold.
+// Held is until when the server grants nothing because it may have forgotten grants, see [AcquireArgs].HoldAfterFailover.
 type Held struct {
 	Until   time.Time // zero for not
 	Unknown bool      // nobody can say it
@@ -74,11 +74,11 @@ func Locate(ctx context.Context, c redis.Scripter, a RefreshArgs, hold bool) (Lo
 // ListArgs are the arguments of list.lua beside its keys.
 type ListArgs struct {
 	Numbers
-	Closed time.Time // until when the rule is closed; zero for not
-	From   Ticket    // the first to list
-	Skip   int       // so many of that very ticket were seen
-	Most   int       // 1 to 250
-	Hold   bool      // as in PeekArgs
+	Closed            time.Time // until when the rule is closed; zero for not
+	From              Ticket    // the first to list
+	Skip              int       // so many of that very ticket were seen
+	Most              int       // 1 to 250
+	HoldAfterFailover bool      // as in PeekArgs
 }
 
 // Ticket orders a line. The zero Ticket is before all.
@@ -112,7 +112,7 @@ type ListReply struct {
 
 // List runs list.lua.
 func List(ctx context.Context, c redis.Scripter, k LimitKeys, a ListArgs) (ListReply, error) {
-	r, _ := runHeld(ctx, c, listScript, 5, a.Hold, k.all(),
+	r, _ := runHeld(ctx, c, listScript, 5, a.HoldAfterFailover, k.all(),
 		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, instant(a.Closed), a.From.text(), a.Skip, a.Most)
 	reply := ListReply{Status: Status(r.int()), Now: r.time(), Version: r.int(), All: int(r.int())}
 	for range r.count(5) {

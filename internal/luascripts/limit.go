@@ -310,11 +310,11 @@ type Waiting struct {
 // PeekArgs are the arguments of peek.lua beside its keys.
 type PeekArgs struct {
 	Numbers
-	Cost   int       // of the newcomer whose instant is asked for, at least 1
-	Most   int       // how many of the line to list, 0 to 250
-	Closed time.Time // until when the rule is closed; zero for not
-	Spent  int       // how many of the newest grants to list, 0 to 250
-	Hold   bool      // nothing goes while permits may count that the server has not heard of
+	Cost              int       // of the newcomer whose instant is asked for, at least 1
+	Most              int       // how many of the line to list, 0 to 250
+	Closed            time.Time // until when the rule is closed; zero for not
+	Spent             int       // how many of the newest grants to list, 0 to 250
+	HoldAfterFailover bool      // nothing goes while permits may count that the server has not heard of
 }
 
 // Spent is what was granted at an instant. Of a kind that only counts, At is the last of so
@@ -342,7 +342,7 @@ type PeekReply struct {
 
 // Peek runs peek.lua.
 func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekReply, error) {
-	r, held := runHeld(ctx, c, peekScript, 11, a.Hold, k.all(),
+	r, held := runHeld(ctx, c, peekScript, 11, a.HoldAfterFailover, k.all(),
 		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, a.Most, instant(a.Closed), a.Spent)
 	reply := PeekReply{Status: Status(r.int()), Now: r.time(), Free: int(r.int()), Next: r.time()}
 	reply.Life = time.Duration(r.int()) * time.Millisecond

@@ -2,6 +2,7 @@ package luascripts
 
 import (
 	"context"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -10,7 +11,8 @@ import (
 
 // prepareCluster prepares a client of a Redis Cluster. From now on the library is also loaded on a node that go-redis does
 // not count among the masters. That is one which has no slots yet: while its first slot moves there, calls are
-// sent on to it, and ForEachMaster does not name it.
+// sent on to it, and ForEachMaster does not name it. Nodes that the client has met before, and servers without functions, are
+// not helped: there such calls fail until the master has its slot.
 func prepareCluster(c *redis.ClusterClient) {
 	slotmap.Follow(c)
 	c.OnNewNode(func(node *redis.Client) { node.AddHook(libraryLoader{node}) })
@@ -27,7 +29,7 @@ func (libraryLoader) DialHook(next redis.DialHook) redis.DialHook { return next 
 func (l libraryLoader) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		l.heed(ctx, err)
+		l.heed(ctx, cmd, err)
 		return err
 	}
 }
@@ -37,7 +39,7 @@ func (l libraryLoader) ProcessPipelineHook(next redis.ProcessPipelineHook) redis
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
 		for _, cmd := range cmds {
-			if l.heed(ctx, cmd.Err()) {
+			if l.heed(ctx, cmd, cmd.Err()) {
 				break
 			}
 		}
@@ -45,12 +47,22 @@ func (l libraryLoader) ProcessPipelineHook(next redis.ProcessPipelineHook) redis
 	}
 }
 
-// heed says whether the error was one of a node without the library. If that can't be loaded, the call that is
+// heed says whether a call of ours came back from a node without the library. If that can't be loaded, the call that is
 // sent again says why.
-func (l libraryLoader) heed(ctx context.Context, err error) bool {
-	if remedyFor(err, byFunction) != loadFirst {
+func (l libraryLoader) heed(ctx context.Context, cmd redis.Cmder, err error) bool {
+	if remedyFor(err, byFunction) != loadFirst || !callsLibrary(cmd) {
 		return false
 	}
 	_ = loadLibrary(ctx, l.node)
 	return true
+}
+
+// callsLibrary says whether a command calls a function of our library: the client may call others, too.
+func callsLibrary(cmd redis.Cmder) bool {
+	args := cmd.Args()
+	if len(args) < 2 {
+		return false
+	}
+	function, ok := args[1].(string)
+	return ok && strings.HasPrefix(function, theLibrary().name+"_")
 }

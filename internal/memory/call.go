@@ -179,14 +179,16 @@ func (v verdict) atMost(latest int64) bool {
 	return v.bound && v.by != nil && v.by.kind == luascripts.Leases && v.by.closed <= latest
 }
 
-// freeBeforeClosing says that the job waits for a lease that may be given back while the gate is still open. The end of
-// that lease, which the job is told, may be behind the closing.
-func (v verdict) freeBeforeClosing(g gate, now int64) bool {
-	if !v.bound || v.by == nil || v.by.kind != luascripts.Leases {
+// freeBeforeClosing says that the job waits for a lease that may be given back while the gate is open. The end of
+// that lease, which the job is told, may be behind the closing. Who asks shortly before the opening, within reach, is
+// like one who asks then. Who tries does not wait.
+func (v verdict) freeBeforeClosing(g gate, now, reach int64, mode luascripts.Mode) bool {
+	if !v.bound || v.by == nil || v.by.kind != luascripts.Leases || mode == luascripts.Try {
 		return false
 	}
 	soonest := max(now, v.by.closed)
-	return g.opened(soonest) == soonest
+	opens := g.opened(soonest)
+	return opens == soonest || opens <= reach
 }
 
 // instant asks group by group, narrowest first: the first that does not admit the
@@ -218,7 +220,7 @@ func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 		return false
 	})
 	switch opens := g.opened(v.at); {
-	case opens <= v.at, v.freeBeforeClosing(g, c.now):
+	case opens <= v.at, v.freeBeforeClosing(g, c.now, reach, mode):
 	case v.bound || opens > reach:
 		return verdict{at: opens, bound: true, refused: mode == luascripts.BookLastRule}
 	default:

@@ -65,11 +65,13 @@ end
 local function opened(gate, at) return gate and gate.opened(at) or at end
 
 -- free_before_closing says that a job waits for a lease that may be given back while the gate is open. The end of the lease,
--- which the job is told, may lie in an hour when the gate is closed.
-local function free_before_closing(gate, rule, now)
-  if not (rule and rule.kind.lease) then return false end
-  local soonest = max(now, rule.closed)
-  return opened(gate, soonest) == soonest
+-- which the job is told, may lie in an hour when the gate is closed. Who asks shortly before the opening, within reach, is like one
+-- who asks then. Who tries does not wait.
+local function free_before_closing(call, rule)
+  if not (rule and rule.kind.lease) or call.form.mode == TRY then return false end
+  local soonest = max(call.now, rule.closed)
+  local opens = opened(call.form.gate, soonest)
+  return opens == soonest or opens <= call.reach
 end
 
 -- offer_unheard lets the next in line know of a lease that is free, when it has not heard of it
@@ -250,7 +252,7 @@ local function instant(call)
     if at > reach then binding = by else binding = refuses(rules, i, to) end
     i = to + 1
   end
-  if opened(gate, at) > at and not free_before_closing(gate, rules[binding], now) then
+  if opened(gate, at) > at and not free_before_closing(call, rules[binding]) then
     at = opened(gate, at)
     if binding or at > reach then binding = GATE end
     by = GATE
@@ -276,9 +278,7 @@ local function grant(script, call, at)
   for _, rule in ipairs(rules) do
     park(rule)
     if rule.ticket then leave(rule) end
-    -- who came earlier than it was promised leaves its followers behind; and turns may have
-    -- been promised the end of a lease, which comes nearer whenever one is given back
-    local early = rules[#rules].kind.lease and rule.turns_end > 0 or rule.in_turns and rule.last_promise > at + 1000
+    local early = rule.in_turns and rule.last_promise > at + 1000 -- it leaves its followers behind
     if rule.first_unparked or rule.parked > 0 or early or rule.missed then promote(rule, now, promoted, early) end
     if rule.kind.lease then call.fence = rule.ledger.fence end
   end
@@ -307,8 +307,7 @@ end
 -- book gives a call its place in the lines
 local function book(call, binding, at)
   local rules, bound, now = call.rules, call.rules[binding], call.now
-  -- a job keeps no turn until an hour when the gate is closed: the jobs behind it would have to wait for the next opening
-  local waits_at = places.stand_for(rules, binding, at, now, opened(call.form.gate, at) > at)
+  local waits_at = places.stand_for(rules, binding, at, now)
   done(rules, now)
   local promoted = offer_unheard(bound, now, left_behind(rules, waits_at, now))
   if #promoted > 0 and bound.kind.lease then at = promised(bound, bound.member) end -- it may be one of those who were just promised the end of a lease

@@ -136,14 +136,14 @@ end
 
 -- stand_for gives the job its places while a rule puts it off until an instant, and
 -- answers in whose line it waits, nil when it only follows turns. The groups before that
--- rule admitted it: there it keeps its turn, but for no_turns. A job that waits for a lease keeps no turn at
--- the rates of its key, nor at wider ones.
-local function stand_for(rules, binding, at, now, no_turns)
+-- rule admitted it: there it keeps its turn. But a job that waits for a lease keeps none: it is told the end of a lease, and
+-- all behind its turn would be told to come after that, although most leases are given back long before.
+local function stand_for(rules, binding, at, now)
   local bound, waits_at = rules[binding], nil
   for i, rule in ipairs(rules) do
-    local admitted = rule.group < bound.group or (rule.group == bound.group and not bound.kind.lease)
+    local admitted = rule.group <= bound.group and not (rule.kind.lease or bound.kind.lease)
     if i == binding and not follows(rule, at) then waits_at = i end
-    if i == binding or (admitted and not rule.kind.lease and not no_turns) then stand(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
+    if i == binding or admitted then stand(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
   end
   return waits_at
 end

@@ -51,7 +51,7 @@ local memo = require("lib/memo")
 local ledger = require("limit/ledger")
 local tokens = require("limit/tokens")
 local line = require("limit/line")
-local complete_since = require("lib/server").read_since
+local read_since = require("lib/server").read_since
 local ceil, max, min = math.ceil, math.max, math.min
 local NEVER, limit_of, open, earliest = ledger.NEVER, ledger.limit_of, ledger.open, ledger.earliest
 local put = tokens.put
@@ -60,8 +60,8 @@ local find, gone, read_line, open_line, promote, rank = line.find, line.gone, li
 
 local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
--- rule_of makes a rule of its limit and fields. The others are named, too: without room for them
--- Lua would lay out the table anew at each call
+-- rule_of makes a rule of its limit and fields. So many others are named that Lua makes room for all: without it
+-- a field that is set to nil would have the table laid out anew at each call
 local function rule_of(limit, index, cost, group, closed_us, worth)
   return {
     limit = limit, kind = limit.kind, n = limit.n, W = limit.W, index = index,
@@ -157,7 +157,7 @@ end
 -- hold_after_failover closes rules that a script only reads until what this server may have forgotten has stopped to count, as acquire.lua does. It
 -- answers of each until when it is held: 0 for not, -1 when nobody knows it
 local function hold_after_failover(rules, now)
-  local from, held = complete_since(now), {}
+  local from, held = read_since(now), {}
   for i, rule in ipairs(rules) do
     local open = from and counts_until(rule, from)
     held[i] = open and (open > now and open or 0) or -1

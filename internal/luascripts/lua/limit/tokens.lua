@@ -217,7 +217,7 @@ local function withdraw(rule, token, held, stated_until, now)
   local since = max(now, stated_until - RESENT_WITHIN, -(held or 0))
   call("ZADD", rule.tokens, int(-since), token)
   forget_old(rule.tokens, "(" .. int(RESENT_WITHIN - now), "(0")
-  live(rule.tokens, since + RESENT_WITHIN - now)
+  live(rule.tokens, since + RESENT_WITHIN + STRETCH - now) -- as remember, which may find it alone
 end
 
 -- keep_adjustment keeps an adjustment, so that it is done once, and what it paid at an instant is found
