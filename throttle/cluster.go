@@ -250,7 +250,8 @@ func moved(promoted []luascripts.Promotion, at slotCalls) []luascripts.Promotion
 // awayUntil is how long a job that this slot refused keeps its order in the slots before. It is
 // zero when it keeps none: a job that waits for a gate has no place anywhere. A job that waits for
 // a lease is promised the end of one, and all behind it would be told to come after that. But most leases
-// are given back long before they end, and the line for them keeps the order.
+// are given back long before they end. The line for them keeps the order of those who wait there, and a job that comes later
+// may go first on a narrower key.
 func awayUntil(asked []luascripts.RuleCall, r luascripts.AcquireReply) time.Time {
 	if r.Status != luascripts.Booked || r.Rule == 0 || !isRate(asked[r.Rule-1]) {
 		return time.Time{}
@@ -355,8 +356,14 @@ func slotsError(errs []error) error {
 	if slices.ContainsFunc(errs, func(err error) bool { return !answered(err) }) {
 		errs = slices.DeleteFunc(errs, answered)
 	}
-	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	return errors.Join(slices.CompactFunc(errs, func(a, b error) bool { return a.Error() == b.Error() })...)
+	texts := map[string]bool{}
+	return errors.Join(slices.DeleteFunc(errs, func(err error) bool {
+		if err == nil || texts[err.Error()] {
+			return true
+		}
+		texts[err.Error()] = true
+		return false
+	})...)
 }
 
 // close closes the key of one rule. In the slots before, the job keeps no place

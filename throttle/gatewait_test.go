@@ -118,15 +118,16 @@ func TestJobThatWaitsForASlotUntilClosingHoldsUpNoOthers(t *testing.T) {
 	})
 }
 
-// A job that waits for a slot of its customer has no turn at the provider: the jobs of others would be told to come when the
-// slot's lease ends, although the provider is idle.
-func TestJobThatWaitsForASlotHoldsUpNoOthers(t *testing.T) {
+// Where the customer has a rate, too, a job that waits for a slot of its customer has no turn at the provider: the jobs of others
+// would be told to come when the slot's lease ends, although the provider is idle.
+func TestJobThatWaitsForASlotHoldsUpNoOtherCustomers(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	p := newPolicy(t, newLimiter(t, rdb, "provider", throttle.Sliding(1, 100*time.Millisecond), throttle.Config{}),
+	p := newPolicy(t, newLimiter(t, rdb, "customer", throttle.Sliding(1000, time.Second), throttle.Config{}),
+		newLimiter(t, rdb, "provider", throttle.Sliding(1, 100*time.Millisecond), throttle.Config{}),
 		newLimiter(t, rdb, "slots", throttle.Concurrent(1, 20*time.Minute), throttle.Config{}))
 	redeem := func(job, customer string) throttle.Decision {
-		d, err := p.Redeem(t.Context(), throttle.Request{Job: job, Key: "all", Cost: 1, More: []throttle.KeyCost{{Key: customer, Cost: 1}}})
+		d, err := p.Redeem(t.Context(), throttle.Request{Job: job, Key: customer, Cost: 1, More: []throttle.KeyCost{{Key: "all", Cost: 1}, {Key: customer, Cost: 1}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // store is where permits are counted and lines stand: Redis, or the memory of
-// this process. Each call is atomic; an error means that it is not known
+// this process. On one server each call is atomic. After an error that Redis did not answer it is not known
 // whether the call took effect.
 type store interface {
 	// acquire puts the answer into the call, which is not used again after an error.

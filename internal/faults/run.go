@@ -70,7 +70,7 @@ type run struct {
 	gateway                 *e2e.Gateway
 	policy                  e2e.Policy     // by which it is judged
 	policies, otherPolicies string         // YAML that is deployed, and that may be deployed instead
-	deployed                int            // how often another release was deployed
+	deployed                int            // how many deploys there were; after an odd one the other release runs
 	seen                    sightings      // of releases that worked at the same time
 	random                  *mathrand.Rand // of the strikes
 	began                   time.Time

@@ -28,7 +28,7 @@ const (
 	Withdrawn
 	NewerSchema
 	NotCovered // the bounds of a calendar lie elsewhere than Redis' clock
-	Outdated   // a ledger was written under a newer limit: the reply has its version
+	Outdated   // the caller knows an old limit: a ledger was written under a newer one, whose version the reply has, or another is stored
 	Corrupt    // a ledger is of a kind that is known, and not what that kind writes
 )
 

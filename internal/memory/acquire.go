@@ -63,11 +63,14 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		r.Promoted = c.leftBehind()
 	case !v.bound:
 		c.grant(&r, v.at, a.Token)
-		early := func(p *ruleCall) bool { return p.place == turn && p.lastPromise > v.at+1000 } // it leaves its followers behind
+		// who came earlier than it was promised leaves its followers behind; and turns may have
+		// been promised the end of a lease, which comes nearer whenever one is given back
+		leased := c.rules[len(c.rules)-1].kind == luascripts.Leases
+		early := func(p *ruleCall) bool { return leased || p.place == turn && p.lastPromise > v.at+1000 }
 		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promote(early)
 	default:
 		r.Status = luascripts.Booked
-		c.book(v)
+		c.book(v, g)
 		c.done()
 		r.Promoted = c.offerUnheard(v, c.leftBehind())
 		if p := v.by; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
@@ -161,13 +164,14 @@ func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
 
 // book gives the job its places: it waits where it is held up, keeps its turn in
 // the rules before, which admitted it, and is in nobody's way in those behind. A
-// closed gate leaves it none, or its places would hold up others until it opens.
-func (c *call) book(v verdict) {
+// closed gate leaves it none, or its places would hold up others until it opens. A job that waits for a lease, which ends
+// when the gate is closed, keeps no turn.
+func (c *call) book(v verdict, g gate) {
 	if v.by == nil {
 		c.leave()
 		return
 	}
-	c.standFor(v.by, v.at)
+	c.standFor(v.by, v.at, g.opened(v.at) > v.at)
 }
 
 // afterOpening is the instant of a job that waits for a gate. One that would come after `latest` does not wait.
@@ -178,19 +182,38 @@ func (c *call) afterOpening(g gate, opens, latest int64) int64 {
 	return opens
 }
 
-// standFor gives the job its places while a rule puts it off until an instant. A job that waits for a lease keeps no turns:
-// it is told the end of a lease, and all behind them would be told to come after that.
-func (c *call) standFor(by *ruleCall, at int64) {
+// standFor gives the job its places while a rule puts it off until an instant, without turns where noTurns says so.
+func (c *call) standFor(by *ruleCall, at int64, noTurns bool) {
+	admitted := c.admitted(by)
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
 		case p == by && p.follows(at):
 			p.stand(turn, at)
 		case p == by:
 			p.stand(waits, at)
-		case p.group > 0 && p.group <= by.group:
+		case p.group > 0 && p.group <= admitted && !noTurns:
 			p.stand(turn, at)
 		default:
 			p.stepAside(at)
 		}
 	}
+}
+
+// admitted is the last group in which a job keeps its turn while a rule holds it
+// up. A lease holds up nobody at rates of its own key and wider ones.
+func (c *call) admitted(by *ruleCall) int {
+	if by.group > 0 {
+		return by.group
+	}
+	last := 0
+	for i := range c.rules {
+		switch p := &c.rules[i]; {
+		case p.group == 0:
+		case p.sharesKey(by):
+			return p.group - 1
+		default:
+			last = p.group
+		}
+	}
+	return last
 }

@@ -220,7 +220,7 @@ func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
 	// rule holds up now gets its place there, and is parked in the wider lines. A parked job gets its place in
 	// the line again: nobody would tell it otherwise that it may come earlier
 	if at > c.now {
-		c.standFor(by, at)
+		c.standFor(by, at, false)
 	}
 	for i := range c.rules {
 		c.rules[i].park()

@@ -136,7 +136,7 @@ func (l *keyQueues) opensAt(in *keyQueue, at time.Time) {
 func (l *keyQueues) next(now time.Time) *item {
 	for len(l.line) > 0 && !l.line[0].at.After(now) {
 		in := l.line[0]
-		l.asked(in)
+		l.dropRetry(in)
 		at, open := l.open(in.items[0], now)
 		if in.most > 0 && in.left == 0 {
 			at, open = time.Time{}, false
@@ -168,7 +168,7 @@ func (l *keyQueues) take(in *keyQueue) *item {
 		heap.Fix(&l.line, in.index)
 		return p
 	}
-	l.asked(in)
+	l.dropRetry(in)
 	heap.Remove(&l.line, in.index)
 	delete(l.byKey, in.key)
 	return p
@@ -484,8 +484,8 @@ func (l *keyQueues) blockUntil(p *item, rule string, at, now time.Time) {
 	in.by, in.place = by, by.keyQueues.PushBack(in)
 }
 
-// asked says that a key queue is not asked again.
-func (l *keyQueues) asked(in *keyQueue) {
+// dropRetry says that a key queue is not asked again.
+func (l *keyQueues) dropRetry(in *keyQueue) {
 	if in.by != nil {
 		in.by.keyQueues.Remove(in.place)
 		in.by, in.place = nil, nil
@@ -511,7 +511,7 @@ func (l *keyQueues) nextRetry(now time.Time) *item {
 				by.keyQueues.MoveToBack(in.place)
 				continue
 			}
-			l.asked(in)
+			l.dropRetry(in)
 			p := l.take(in)
 			p.opensAt = in.at
 			l.reserve(p, now)

@@ -67,7 +67,7 @@ type policy struct {
 	limited bool
 }
 
-// widest is the last rule of the policy that is a rate; the first, if no rule is one.
+// widest is the last rule of the policy that is a rate; the first, if no rule is one: it has the line in which elements wait.
 func (p *policy) widest() int {
 	for i, l := range slices.Backward(p.Limiters) {
 		if !throttle.ForWorkers.LimitLastKnown(l).IsConcurrent() {

@@ -278,7 +278,9 @@ local function grant(script, call, at)
   for _, rule in ipairs(rules) do
     park(rule)
     if rule.ticket then leave(rule) end
-    local early = rule.in_turns and rule.last_promise > at + 1000 -- it leaves its followers behind
+    -- who came earlier than it was promised leaves its followers behind; and turns may have
+    -- been promised the end of a lease, which comes nearer whenever one is given back
+    local early = rules[#rules].kind.lease and rule.turns_end > 0 or rule.in_turns and rule.last_promise > at + 1000
     if rule.first_unparked or rule.parked > 0 or early or rule.missed then promote(rule, now, promoted, early) end
     if rule.kind.lease then call.fence = rule.ledger.fence end
   end
@@ -307,7 +309,8 @@ end
 -- book gives a call its place in the lines
 local function book(call, binding, at)
   local rules, bound, now = call.rules, call.rules[binding], call.now
-  local waits_at = places.stand_for(rules, binding, at, now)
+  -- a job keeps no turn until an hour when the gate is closed: the jobs behind it would have to wait for the next opening
+  local waits_at = places.stand_for(rules, binding, at, now, opened(call.form.gate, at) > at)
   done(rules, now)
   local promoted = offer_unheard(bound, now, left_behind(rules, waits_at, now))
   if #promoted > 0 and bound.kind.lease then at = promised(bound, bound.member) end -- it may be one of those who were just promised the end of a lease

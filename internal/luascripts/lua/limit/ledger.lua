@@ -17,7 +17,7 @@
 --   earliest(limit, ledger, now, before, cost)  when cost permits behind `before` others go, if all go as early as possible
 --   charge(limit, ledger, at, cost)     spends them, in memory
 --   ends(limit, ledger)                 from when on nothing of it counts
---   back(limit, ledger, at, cost, worth, now)  takes a grant out again, in memory; false when there is nothing to write
+--   back(limit, ledger, at, cost, worth, now)  takes a grant out again, in memory or in Redis; true when the caller has to write the ledger
 --   free(limit, ledger, now)            permits to be had now, which is not before the newest grant
 --
 -- and, where it has them,

@@ -135,15 +135,15 @@ local function follows(rule, at)
 end
 
 -- stand_for gives the job its places while a rule puts it off until an instant, and
--- answers in whose line it waits, nil when it only follows turns. The groups before that
--- rule admitted it: there it keeps its turn. But a job that waits for a lease keeps none: it is told the end of a lease, and
--- all behind its turn would be told to come after that, although most leases are given back long before.
-local function stand_for(rules, binding, at, now)
+-- answers in whose line it waits, nil when it only follows turns. In the narrower groups, which admitted it, and in that of the
+-- rule itself it keeps its turn, unless without_turns. A job that waits for a lease keeps no turn at the rates of its key, nor at
+-- wider ones.
+local function stand_for(rules, binding, at, now, without_turns)
   local bound, waits_at = rules[binding], nil
   for i, rule in ipairs(rules) do
-    local admitted = rule.group <= bound.group and not (rule.kind.lease or bound.kind.lease)
+    local keeps_turn = rule.group < bound.group or (rule.group == bound.group and not bound.kind.lease)
     if i == binding and not follows(rule, at) then waits_at = i end
-    if i == binding or admitted then stand(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
+    if i == binding or (keeps_turn and not rule.kind.lease and not without_turns) then stand(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
   end
   return waits_at
 end

@@ -12,8 +12,7 @@
 --   worth      of a grant, as acquire.lua answered it; 0 when that is not known
 --
 -- In these files a `rule` is one rule of a call: a limit, a key and a cost. "The job" is that of the
--- call. Jobs ahead of it have smaller tickets. A rule's table has these fields, by the function that sets them, in the
--- order in which the functions are called:
+-- call. Jobs ahead of it have smaller tickets. A rule's table has these fields, by the function that sets them:
 --
 --   rule_of    limit, kind, n, W    the limit, and what is asked often of it
 --              index                which rule of the call it is, from 1
@@ -26,12 +25,13 @@
 --   set_job    member               the job as a member of the line, "cost:job"; "" when the call is nobody's
 --   open_rule  ledger
 --   open_line  closed               until when nothing goes, 0 when it is open
---              nobody               true when nobody waits
+--              nobody               true when the line is empty: nobody waits or is parked, and nothing is noted
 --              marked               true when something beside promises is noted of the line
 --              mixed                true when costs differ
 --              top                  the first of the line, as read
 --   read_line  parked, first_rank, end_rank, front, first_unparked, to_park    the line, see line.lua
 --              turn, turn_front, first_turn, turns_end, turns_late    the turns, see line.lua
+--              no_turns             true when the turns were read, and there are none
 --              in_line              the job's ticket in the line
 --              in_kept              the ticket of its turn, by whatever policy
 --              last_promise         the instant that it was promised last
@@ -41,7 +41,7 @@
 --   rank       waiting, turns_ahead    how many are ahead of the job
 --              ahead                how many permits these want
 --              costs, head          the costs of the first of them, and which of these is the first job of the line
---              behind               the turns after which it comes
+--              behind               the turns that go before it: {instant, permits, instant, permits ...}
 --   measure    by_ledger, by_turns  the first instants at which the rule admits the job
 --              held_up              true when the first job of the line goes before it
 --

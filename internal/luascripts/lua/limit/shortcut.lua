@@ -9,9 +9,8 @@ local open, earliest, floor = ledger.open, ledger.earliest, math.floor
 local held_at, note, put, spend_all = tokens.held_at, tokens.note, tokens.put, tokens.spend_all
 local set_keys, call, sub, NONE, TRY = rulecall.set_keys, redis.call, string.sub, {}, 0 -- TRY is a mode, see acquire.lua
 
--- The function answers calls from i to last, whose keys stand behind keys[k], into replies, and returns the
--- index of the first that it left unanswered. Of a call that comes alone `existing` says how many of its three keys exist, at most; of several
--- calls it is nil.
+-- The function answers calls from i to last, whose keys stand behind keys[k], into replies, and returns the index of the first that it
+-- left unanswered. `existing` is of a call that comes alone: how many of its three keys exist, at most. Of several calls it is nil.
 return function(script, form, keys, k, args, i, last, replies, existing)
   local rule, now, want = form.rules[1], script.now, form.rules[1].want
   local kind, limit, key, token, of, list = rule.kind, rule.limit, keys[k + 1], sub(args[1 + i], 2, 9), nil, nil
@@ -42,7 +41,7 @@ return function(script, form, keys, k, args, i, last, replies, existing)
     end
   end
   local many, from = last - i + 1, of.newest > 0 and earliest(rule, 0, 0, want) or 0
-  while many > 1 and kind.earliest(limit, of, now, (many - 1) * want, want) > now do many = floor(many / 2) end
+  while many > 1 and kind.earliest(limit, of, now, (many - 1) * want, want) > now do many = floor(many / 2) end -- the others are left unanswered
   if from > now then many = 0 end
   local new = i == last and (many > 0 and note(rule, token, now) or held_at(rule, token) and 0)
   if new == 0 then return i end -- decide.lua says what became of the token

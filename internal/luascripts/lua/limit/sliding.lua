@@ -2,7 +2,7 @@
 --
 -- value  the head of every ledger, see ledger.lua; 3 bytes, index of the newest record, of
 --        which the two highest bits are those of `kept`; records: 7 bytes each, big-endian
---        microseconds, one a permit, at most max(n, largest n so far) of them
+--        microseconds, one a permit, at most the largest n so far
 --
 -- The k-th newest grant is one GETRANGE away, whatever n is; nothing has to be
 -- pruned, because a grant that is n places old is written over.

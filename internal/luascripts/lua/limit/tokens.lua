@@ -228,8 +228,8 @@ local function keep_adjustment(rule, adjustment, at, now)
   live(rule.tokens, at + keep - now)
 end
 
--- lessen gives back some of what a token was granted. When that was all of the newest
--- grant the header names an instant before it: its token goes where it has its own.
+-- lessen gives back some of what a token was granted. When that was all of the newest grant, `newest` is an older instant
+-- now. So the token leaves the header, and is remembered with its own instant.
 local function lessen(rule, now, held, token)
   local of = rule.ledger
   local newest = of.token == token and of.newest
