@@ -354,8 +354,16 @@ func (c *Cluster) meet() (*Process, error) {
 	node, err := launchIn(c.dir, n, Arg("cluster-enabled", "yes"), Arg("cluster-node-timeout", clusterPatience), Arg("repl-diskless-sync-delay", "0"),
 		Arg("cluster-allow-replica-migration", "no"), // else a master that gave its last slot away becomes a replica
 		Arg("cluster-replica-validity-factor", "0"))  // else a replica tries to take over for half a minute only
-	if err != nil || len(c.Masters) == 0 {
-		return node, err
+	if err != nil {
+		return nil, err
+	}
+	// Masters of one epoch part later, by themselves. A replica whose master does so and dies before it has told can't take over:
+	// the others know a newer epoch of its slots.
+	if err := tell(node.Addr(), "cluster", "set-config-epoch", c.made); err != nil {
+		return nil, errors.Join(err, node.Close())
+	}
+	if len(c.Masters) == 0 {
+		return node, nil
 	}
 	host, port, err := net.SplitHostPort(c.Masters[0].Addr())
 	if err != nil {
