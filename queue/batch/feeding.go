@@ -62,7 +62,7 @@ type feeding struct {
 	refused      []*item   // to be counted
 	unsure       *feedCall // sent, and not answered
 	expired      time.Time // when reservations were last dropped
-	looked       int64     // position from which on what is unfinished is to be read for that
+	looked       int64     // the next look for reservations to drop begins at this position of the unfinished elements
 	poll         time.Duration
 	polled       bool // there was no room at the last look
 	failures     int  // in a row

@@ -1,7 +1,7 @@
 -- line.lua: who waits on a key, in which order, and what they were promised.
 --
 -- line      sorted set, member "cost:job", score = ticket, which orders the line: that of the one before plus ROOM
---           for each permit of its cost, or for each so many, see ticket_behind. Who comes too late is parked: the same
+--           for each permit of its cost; see ticket_behind for large limits and long lines. Who comes too late is parked: the same
 --           ticket, PARK lower, so it holds up nobody and finds its turn again
 -- turns     sorted set, the same, of the jobs of one policy that another of its
 --           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others. When another
@@ -177,7 +177,7 @@ local function read_line(rule, now, only_line, v)
   if not only_line and rule.turns and not rule.no_turns then read_turns(rule, now) end
 end
 
--- park writes what read_line found late. rule.missed are those of them who wait for a lease
+-- park parks the jobs that read_line found to be late. Those of them that wait for a lease are in rule.missed afterwards
 local function park(rule)
   if #rule.turns_late > 0 then redis.call("ZREM", rule.turns, unpack(rule.turns_late)) end
   if #rule.to_park == 0 then return end

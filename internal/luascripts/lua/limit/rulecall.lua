@@ -31,7 +31,7 @@
 --              top                  the first of the line, as read
 --   read_line  parked, first_rank, end_rank, front, first_unparked, to_park    the line, see line.lua
 --              turn, turn_front, first_turn, turns_end, turns_late    the turns, see line.lua
---              no_turns             true when the turns were read, and there are none
+--              no_turns             true when the set of turns was read and is empty
 --              in_line              the job's ticket in the line
 --              in_kept              the ticket of its turn, by whatever policy
 --              last_promise         the instant that it was promised last

@@ -79,7 +79,7 @@ local function pool_of(hw)
   return has_form(hw) and string.sub(hw, 6, 9) or ANY
 end
 
--- with_pool is the field of a task with another pool, nil where there is none
+-- with_pool is the field of a task with another pool in it; nil where the task has no such field
 local function with_pool(pool, hw)
   return has_form(hw) and string.sub(hw, 1, 5) .. pool .. string.sub(hw, 10) or nil
 end
