@@ -361,10 +361,17 @@ func (a *Adapter) Stop() {
 // stopFetching ends the fetching of tasks. Those that wait in a worker slot go on.
 func (a *Adapter) stopFetching() { a.fetchOnce.Do(func() { close(a.noFetch) }) }
 
-// Close ends the background work and waits for it. Idempotent.
+// returnWithin is how long a shutdown waits for handlers that asynq has given up.
+const returnWithin = time.Second
+
+// Close ends the background work and waits for it. Handlers that asynq has given up get a second
+// to return, so that their leases are free before the process ends. Idempotent.
 func (a *Adapter) Close() {
 	a.Stop()
 	a.fetcher.close()
+	for end := time.Now().Add(returnWithin); a.load.entered.Load() > 0 && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
 	if a.quit != nil {
 		a.quit()
 	}

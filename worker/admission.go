@@ -63,6 +63,8 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		}
 		key := a.keys(t.queue).Task(t.taskID)
 		a.load.running.Add(1)
+		a.load.entered.Add(1)
+		defer a.load.entered.Add(-1)
 		freed := sync.OnceFunc(a.freed)
 		defer freed()
 		// at the end of ctx asynq gives the worker another task, whether this handler returns or not

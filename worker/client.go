@@ -43,7 +43,7 @@ type client struct {
 // Eval runs a script that Redis does not have yet: asynq sends its text.
 func (c *client) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
 	sha := asynqwire.SHA(text)
-	if c.skipRecovery && asynqwire.ListsExpired(sha) {
+	if asynqwire.ListsExpired(sha) && !c.recovers(ctx) {
 		return nothing(ctx)
 	}
 	op, call := asynqwire.Recognise(sha, keys, args)
@@ -54,7 +54,7 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 
 // EvalSha is how asynq runs its scripts.
 func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	if c.skipRecovery && asynqwire.ListsExpired(sha) {
+	if asynqwire.ListsExpired(sha) && !c.recovers(ctx) {
 		return nothing(ctx)
 	}
 	op, call := asynqwire.Recognise(sha, keys, args)
@@ -66,6 +66,26 @@ func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ..
 			return op == asynqwire.OpRetry && c.wrote(ctx, call)
 		})
 	})
+}
+
+// recoverAfter is how long after an outage no task is taken for one of a dead process.
+const recoverAfter = 3 * archiveWatchEvery
+
+// recovers says whether this server looks now for tasks of dead processes, as it does once a minute. After an outage
+// the tasks of living ones look the same, until those have written what became of them: so it waits for a moment.
+func (c *client) recovers(ctx context.Context) bool {
+	if c.skipRecovery || c.a.away.since.Load() != 0 {
+		return false
+	}
+	wait := time.NewTimer(time.Until(time.Unix(0, c.a.away.ended.Load()).Add(recoverAfter)))
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+		return true
+	case <-c.a.stop:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // wrote says whether a retry whose answer was lost was written. The task may run again by now, when its

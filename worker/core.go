@@ -50,6 +50,7 @@ type load struct {
 	workers atomic.Int64 // of all servers
 	servers atomic.Int64
 	running atomic.Int64 // deliveries that are with the handler or before it
+	entered atomic.Int64 // the same, with those that asynq has given up and whose handler has not returned
 }
 
 // free is how many workers are free.
@@ -100,7 +101,10 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // outage notes since when Redis does not answer. The zero value is ready.
-type outage struct{ since atomic.Int64 } // in nanoseconds; 0 while it answers
+type outage struct {
+	since atomic.Int64 // in nanoseconds; 0 while it answers
+	ended atomic.Int64 // when it did not answer last; 0 for never
+}
 
 // sawError notes the error of a call to Redis.
 func (c *core) sawError(ctx context.Context, err error) {
@@ -121,6 +125,7 @@ func (c *core) sawAnswer(ctx context.Context) {
 	if c.away.since.Load() == 0 {
 		return
 	}
+	c.away.ended.Store(time.Now().UnixNano())
 	if since := c.away.since.Swap(0); since != 0 {
 		c.log.Warn("Redis is back", zap.Duration("after", time.Duration(time.Now().UnixNano()-since)))
 		if tell := c.cfg.Observer.RedisBack; tell != nil {

@@ -101,8 +101,8 @@ func tokensIn(text string) []string {
 	}
 }
 
-// deferralTTL is for how long a deferral is remembered when asynq does not write it: the lease of the task was
-// lost, or its handler returned too late.
+// deferralTTL is for how long a deferral is remembered when asynq does not write it. One whose attempt has ended with it is
+// remembered for longer when Redis does not answer: until it says that the task has another state by now.
 const deferralTTL = 10 * time.Minute
 
 // deferrals knows the deferrals that asynq has yet to write. Safe for
@@ -229,12 +229,12 @@ func (s *deferrals) removeLocked(d *deferral) bool {
 	return true
 }
 
-// purge forgets what asynq will not come for any more.
+// purge forgets what asynq will not come for any more: its handler returned too late. What is left [archiveWatch] forgets.
 func (s *deferrals) purge(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.byToken {
-		if now.Sub(d.made) > deferralTTL {
+		if !d.ended && now.Sub(d.made) > deferralTTL {
 			s.removeLocked(d)
 		}
 	}
@@ -276,7 +276,8 @@ func (w *archiveWatch) look(ctx context.Context, now time.Time) {
 	_, _ = rediserr.Exec(ctx, pipe) // each answer has its error
 	for i, d := range unwritten {
 		fields, err := answers[i].Result()
-		if err != nil {
+		lease, noLease := leases[i].Result()
+		if err != nil || noLease != nil && !errors.Is(noLease, redis.Nil) {
 			continue // asynq can't write it either
 		}
 		state, _ := fields[0].(string)
@@ -284,19 +285,27 @@ func (w *archiveWatch) look(ctx context.Context, now time.Time) {
 		// Another process may have got the task when its lease ended here, or an operator
 		// archived it: only the error of this deferral says that asynq wrote it.
 		m, err := asynqwire.DecodeMessage([]byte(text))
-		lease, noLease := leases[i].Result()
-		if over := noLease == nil && int64(lease) < now.Unix(); over && state == "active" && err == nil && m.Retried == d.retried && w.deferrals.hasEnded(d) {
+		over := noLease == nil && int64(lease) < now.Unix()
+		switch {
+		case over && state == "active" && err == nil && m.Retried == d.retried && w.deferrals.hasEnded(d):
 			w.write(ctx, d) // nobody else has the task yet
-			continue
+		case state == "archived" && err == nil && strings.Contains(m.ErrorMsg, d.token.String()):
+			w.wasArchived(d)
+		case now.Sub(d.made) > deferralTTL:
+			w.deferrals.remove(d) // the lease of the task was lost
 		}
-		if state != "archived" || err != nil || !strings.Contains(m.ErrorMsg, d.token.String()) || !w.deferrals.remove(d) {
-			continue
-		}
-		w.counters.archived.Add(1)
-		w.distrust("asynq archived a task that was throttled", zap.String("queue", d.task.Queue), zap.String("task", d.task.ID))
-		w.logFew("archived", func() {
-			w.log.Error("asynq archived a task that was throttled and has not failed: run it again with asynq's tools, and use the version of asynq that Headway names",
-				zap.String("queue", d.task.Queue), zap.String("task", d.task.ID), zap.String("rule", d.rule), zap.String("version", asynqwire.Version))
-		})
 	}
+}
+
+// wasArchived tells that asynq has archived a throttled task.
+func (w *archiveWatch) wasArchived(d *deferral) {
+	if !w.deferrals.remove(d) {
+		return
+	}
+	w.counters.archived.Add(1)
+	w.distrust("asynq archived a task that was throttled", zap.String("queue", d.task.Queue), zap.String("task", d.task.ID))
+	w.logFew("archived", func() {
+		w.log.Error("asynq archived a task that was throttled and has not failed: run it again with asynq's tools, and use the version of asynq that Headway names",
+			zap.String("queue", d.task.Queue), zap.String("task", d.task.ID), zap.String("rule", d.rule), zap.String("version", asynqwire.Version))
+	})
 }

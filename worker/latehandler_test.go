@@ -47,6 +47,30 @@ func TestVirtualGivenUpHandlersHoldNoWorker(t *testing.T) {
 	})
 }
 
+// At a shutdown asynq gives a handler up that takes too long, and its task goes back to the queue. A handler that heeds
+// its context has a moment to end: its slot is free when the pool is shut down, and not only when its lease ends.
+func TestVirtualSlotOfAGivenUpHandlerIsFreeAfterShutdown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		r := rigOn(t, nil, rdb)
+		p, _ := r.start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+			<-ctx.Done()
+			time.Sleep(200 * ms) // it tidies up
+			return ctx.Err()
+		}), policies(oneSlot()))
+		r.enqueue("export", "a", "{}")
+		r.eventually("it runs", func() bool { return r.is("a", asynq.TaskStateActive) })
+		p.Shutdown()
+		if !r.is("a", asynq.TaskStatePending) {
+			t.Errorf("the task is %v, want pending", r.info("a").State)
+		}
+		if free := r.peek(p.Limiter("slots"), "acme").Available; free != 1 {
+			t.Errorf("%d slots are free, want the one", free)
+		}
+	})
+}
+
 // A handler returns the error of a deferral long after asynq has given it up, while the task runs again. That
 // run ends as it ends.
 func TestVirtualLateDeferralIsNoneOfTheNextRun(t *testing.T) {

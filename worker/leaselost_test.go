@@ -19,17 +19,25 @@ import (
 // ones. This process knows better, and defers them then.
 func TestVirtualDeferralOutlivesItsLease(t *testing.T) {
 	t.Parallel()
-	for name, pools := range map[string]int{"one pool": 1, "beside a pool that looks first for tasks of dead processes": 2} {
+	for name, tc := range map[string]struct {
+		pools  int
+		outage time.Duration
+	}{
+		"one pool": {1, 45 * time.Second},
+		"beside a pool that looks first for tasks of dead processes": {2, 45 * time.Second},
+		"another pool looks for such tasks as soon as Redis is back": {2, 104300 * ms},
+		"an outage of half an hour":                                  {1, 30 * time.Minute},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { outlivesItsLease(t, pools) })
+			synctest.Test(t, func(t *testing.T) { outlivesItsLease(t, tc.pools, tc.outage) })
 		})
 	}
 }
 
-func outlivesItsLease(t *testing.T, pools int) {
+func outlivesItsLease(t *testing.T, pools int, outage time.Duration) {
 	t.Helper()
-	const per = 100 * time.Second
+	per := outage + 55*time.Second
 	clients, m := mini(t, pools)
 	rdb, seen := clients[0], &runs{}
 	lim, err := throttle.New(rdb, "one", throttle.Sliding(1, per), throttle.Config{})
@@ -60,7 +68,7 @@ func outlivesItsLease(t *testing.T, pools int) {
 		cfg.Asynq.Concurrency = 1
 		started(t, other, handler, cfg)
 		enqueue(t, rdb, queue.NewTask("busy", nil, asynq.Queue("other"), asynq.MaxRetry(0))) // so that it takes none of the others
-		time.Sleep(10 * time.Second)                                                         // of the bubble
+		time.Sleep(10500 * ms)                                                               // of the bubble
 	}
 	cfg.Asynq.Concurrency = 2
 	started(t, rdb, handler, cfg)
@@ -72,7 +80,7 @@ func outlivesItsLease(t *testing.T, pools int) {
 		enqueue(t, rdb, queue.NewTask("any", nil, asynq.TaskID(id), asynq.MaxRetry(n)))
 	}
 	spent := time.Now()
-	time.Sleep(45 * time.Second)
+	time.Sleep(outage)
 	m.SetError("")
 	time.Sleep(per)
 	for id := range retries {

@@ -162,8 +162,10 @@ func (p *Pool) Stop() {
 }
 
 // Shutdown hands tasks that wait in a worker slot back at once, gives those
-// that run asynq's ShutdownTimeout, and returns when all is through. It is
-// idempotent and legal before Run.
+// that run asynq's ShutdownTimeout, and returns when all is through. A task that
+// runs longer goes back to its queue. Its handler, whose context ends then, has one
+// more second to return: its slot of a concurrent limit is free after that. A handler that
+// takes longer keeps its slot until the lease ends. Shutdown is idempotent and legal before Run.
 func (p *Pool) Shutdown() {
 	p.end.Do(func() { close(p.asked) })
 	p.mu.Lock()
