@@ -86,7 +86,7 @@ func All() []Fault {
 		},
 		{
 			Name: "clock", About: "the clock of Redis jumps by 1 to 4 s, forward or back, and some seconds later to where it was", MovesClock: true,
-			Long: 4 * time.Minute, start: clocked, every: 4 * time.Second, strike: jumpClock,
+			Long: 4 * time.Minute, start: clocked(alone("one server whose clock jumps")), every: 4 * time.Second, strike: jumpClock,
 		},
 		{
 			Name: "sentinel-kill", About: "the master is killed, and Sentinel makes a replica the master", Forgets: true,
@@ -108,6 +108,10 @@ func All() []Fault {
 		{
 			Name: "sentinel-paused", About: "SENTINEL FAILOVER after CLIENT PAUSE 5000 WRITE on the master, as docs/production.md says",
 			Long: 13 * time.Minute, start: watched(), every: 5 * time.Second, strike: failover(true),
+		},
+		{
+			Name: "sentinel-clock", About: "as sentinel-paused, in turns to a master whose clock is 1 to 4 s ahead or behind, and to one whose clock is right", MovesClock: true,
+			Long: 8 * time.Minute, start: clocked(watched()), every: 5 * time.Second, strike: failoverToAnotherClock,
 		},
 		{
 			Name: "sentinel-held", About: "SENTINEL FAILOVER, with HoldAfterFailover", Forgets: true, KeepsLimits: true,
@@ -304,12 +308,18 @@ func unlessBusy(err error) error {
 	return err
 }
 
+// jump is by how much a clock jumps, and what that is called.
+func (r *run) jump() (ahead time.Duration, what string) {
+	ahead = time.Second + r.upTo(3*time.Second)
+	if r.random.IntN(2) == 0 {
+		return -ahead, clockBehind
+	}
+	return ahead, clockAhead
+}
+
 // jumpClock lets the clock of Redis jump away, and back.
 func jumpClock(ctx context.Context, r *run) (string, error) {
-	ahead, what := time.Second+r.upTo(3*time.Second), clockAhead
-	if r.random.IntN(2) == 0 {
-		ahead, what = -ahead, clockBehind
-	}
+	ahead, what := r.jump()
 	if err := setAhead(ctx, r.system.one, ahead); err != nil {
 		return "", err
 	}
@@ -379,6 +389,29 @@ func failover(paused bool) func(context.Context, *run) (string, error) {
 		}
 		return what, errors.Join(err, w.Settled(ctx, settlesWithin))
 	}
+}
+
+// failoverToAnotherClock makes a replica the master that has had a clock of its own before: one that is ahead or behind, and
+// the next time one that is right.
+func failoverToAnotherClock(ctx context.Context, r *run) (string, error) {
+	ahead, clock := time.Duration(0), "the clock right again"
+	if len(r.strikes)%2 == 0 {
+		ahead, clock = r.jump()
+	}
+	master, err := r.system.watched.Master(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range r.system.watched.Servers {
+		if s == master {
+			continue
+		}
+		if err := setReplicaAhead(ctx, s, ahead); err != nil {
+			return "", err
+		}
+	}
+	what, err := failover(true)(ctx, r)
+	return what + ", " + clock, err
 }
 
 // shard returns a shard of the cluster at random, when each has its replica.

@@ -87,16 +87,22 @@ func alone(about string, opts ...redisserver.Option) starter {
 	}
 }
 
-// clocked is one server whose clock can be set, as far as Headway's functions see it.
-func clocked(dir string) (*system, error) {
-	s, err := alone("one server whose clock jumps")(dir)
-	if err != nil {
-		return nil, err
+// clocked makes the clocks of a system's servers settable, as far as Headway's functions see them.
+func clocked(start starter) starter {
+	return func(dir string) (*system, error) {
+		s, err := start(dir)
+		if err != nil {
+			return nil, err
+		}
+		master := s.one
+		if s.watched != nil {
+			master = s.watched.Servers[0]
+		}
+		if err := setAhead(context.Background(), master, 0); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		return s, nil
 	}
-	if err := setAhead(context.Background(), s.one, 0); err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	return s, nil
 }
 
 // setAhead sets the clock of a server by how much it is ahead of the real one.
@@ -105,6 +111,18 @@ func setAhead(ctx context.Context, p *redisserver.Process, d time.Duration) erro
 	defer rdb.Close()
 	_, library := luascripts.Library()
 	return rdb.FunctionLoadReplace(ctx, redisserver.Ahead(library, d)).Err()
+}
+
+// setReplicaAhead does the same on a replica. It stays so when the replica becomes the master, which has that clock from its first
+// moment on.
+func setReplicaAhead(ctx context.Context, p *redisserver.Process, d time.Duration) error {
+	rdb := redis.NewClient(&redis.Options{Addr: p.Addr()})
+	defer rdb.Close()
+	return errors.Join(
+		rdb.ConfigSet(ctx, "replica-read-only", "no").Err(),
+		setAhead(ctx, p, d),
+		rdb.ConfigSet(ctx, "replica-read-only", "yes").Err(),
+	)
 }
 
 // behindProxy is one server that is reached through a proxy.
