@@ -162,7 +162,7 @@ func (p *ruleCall) ticketOfPostponed(since int64) int64 {
 	if in, _ := p.line.marked(postponedIn); some && in == since && last >= ticket {
 		ticket = min(last+1, (rooms(last)+1)*room-1)
 		if ticket%room != 0 {
-			p.line.mark(squeezed, p.line.squeezedIn()+p.steps(p.cost))
+			p.line.mark(squeezed, p.line.squeezedIn()+p.unitsOf(p.cost))
 		}
 	}
 	p.line.mark(lastPostponed, ticket)

@@ -209,25 +209,25 @@ func (l *numbers) noDebt() bool {
 	return l.kind == luascripts.Sliding || l.kind == luascripts.GCRA || l.kind == luascripts.Step
 }
 
-// stepsMost is how many steps the largest cost of a limit has, about.
-const stepsMost = 1 << 20
+// unitsMost is how many units the largest cost of a limit has, about.
+const unitsMost = 1 << 20
 
-// unit is how many permits one step of a ticket is.
+// unit is how many permits one unit of a ticket is.
 func (l *numbers) unit() int64 {
 	unit := int64(1)
-	for max(l.n, l.burst) > stepsMost*unit {
+	for max(l.n, l.burst) > unitsMost*unit {
 		unit *= 2
 	}
 	return unit
 }
 
-// steps is how many units a job of this cost takes. Each has a room, as far as `edge`.
-func (l *numbers) steps(cost int64) int64 { return min(ceilDiv(cost, l.unit()), stepsMost) }
+// unitsOf is how many units a job of this cost takes. Each has a room, as far as `edge`.
+func (l *numbers) unitsOf(cost int64) int64 { return min(ceilDiv(cost, l.unit()), unitsMost) }
 
 // ticketBehind is the ticket behind a job of this cost, which has a ticket. Tickets count up as long as a line is never
 // empty, and have a bound. So from `edge` on a room stands for many units.
 func (l *numbers) ticketBehind(cost, ticket int64) int64 {
-	end := ticket + l.steps(cost)*room
+	end := ticket + l.unitsOf(cost)*room
 	if from := max(ticket, edge); end > from {
 		return from + ceilDiv(end-from, room*coarse)*room
 	}
@@ -236,7 +236,7 @@ func (l *numbers) ticketBehind(cost, ticket int64) int64 {
 
 // ticketBefore is the last ticket, of whole rooms, from which a job of this cost ends at a ticket, or before it.
 func (l *numbers) ticketBefore(cost, ticket int64) int64 {
-	units := l.steps(cost)
+	units := l.unitsOf(cost)
 	large := min(max(0, ticket-edge)/room, ceilDiv(units, coarse))
 	return ticket - (large+max(0, units-large*coarse))*room
 }

@@ -15,7 +15,7 @@ const (
 	lateMost  = 20            // how many are parked by one call
 	park      = 1 << 52       // how much lower the ticket of one who is parked is
 	live      = -park / 2     // the lowest ticket of one who is not
-	room      = 4096          // tickets a step: those who are put off stand between
+	room      = 4096          // tickets a unit: those who are put off stand between
 	edge      = 1 << 50       // from this ticket on a room stands for `coarse` units, see ticketBehind
 	coarse    = 1024
 	wholes    = 32      // jobs ahead of one that are looked at each, where costs differ
@@ -30,7 +30,7 @@ const (
 	closedSince   = "closed since"
 	lastPostponed = "postponed last" // as line.lua has it: the ticket of the job that was postponed last
 	postponedIn   = "postponed in"   // since when the key was closed then
-	squeezed      = "squeezed"       // steps of the jobs that stand between whole rooms
+	squeezed      = "squeezed"       // units of the jobs that stand between whole rooms
 )
 
 // line is the jobs that wait, by tickets. A ticket is that of the job before, plus room for
@@ -101,7 +101,7 @@ func (q *line) marked(name string) (int64, bool) {
 
 func (q *line) mark(name string, v int64) { q.promised.add(name, v+park) }
 
-// squeezedIn are the steps that tickets do not show.
+// squeezedIn are the units that tickets do not show.
 func (q *line) squeezedIn() int64 {
 	if n, some := q.marked(squeezed); some {
 		return n
@@ -109,10 +109,10 @@ func (q *line) squeezedIn() int64 {
 	return 0
 }
 
-// squeezeOut takes the steps of one who leaves off them, if its ticket is no whole
+// squeezeOut takes the units of one who leaves off them, if its ticket is no whole
 // room.
-func (q *line) squeezeOut(ticket, steps int64) {
-	switch left := q.squeezedIn() - steps; {
+func (q *line) squeezeOut(ticket, units int64) {
+	switch left := q.squeezedIn() - units; {
 	case ticket%room == 0:
 	case left > 0:
 		q.mark(squeezed, left)
@@ -187,7 +187,7 @@ type ahead struct {
 	first, last         int
 	firstTurn, lastTurn int
 	mixed               bool
-	squeezed            int64 // steps that tickets do not show
+	squeezed            int64 // units that tickets do not show
 	numbers             *numbers
 }
 

@@ -365,7 +365,7 @@ func (p *ruleCall) stepAside(at int64) {
 
 // leave gives up the job's place.
 func (p *ruleCall) leave() {
-	p.line.squeezeOut(p.ticketOf(p.member), p.steps(p.cost))
+	p.line.squeezeOut(p.ticketOf(p.member), p.unitsOf(p.cost))
 	p.line.drop(p.member)
 	p.turns.drop(p.member)
 	p.line.kept.drop(p.member)
@@ -450,7 +450,7 @@ func (p *ruleCall) clear() {
 	gone := promised.order[:min(lateMost, promised.below(p.now-parkedFor+1))]
 	for _, g := range append([]scored[string](nil), gone...) {
 		if ticket, ok := p.line.score(g.member); (!ok || parked(ticket)) && !slices.Contains(turns, g.member) {
-			p.line.squeezeOut(p.ticketOf(g.member), p.steps(costOf(g.member)))
+			p.line.squeezeOut(p.ticketOf(g.member), p.unitsOf(costOf(g.member)))
 			p.line.drop(g.member)
 			p.line.kept.drop(g.member)
 			promised.drop(g.member)

@@ -14,7 +14,7 @@
 --
 --   SINCE       from when on the key is closed
 --   LAST, IN    the ticket of the job that was postponed last, and when that closing began
---   SQUEEZED    what those cost, in steps, who stand between two whole ROOMs
+--   SQUEEZED    what the jobs cost, in units, that stand between two whole ROOMs
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")

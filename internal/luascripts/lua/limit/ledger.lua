@@ -46,7 +46,7 @@ local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
 local call, sub = redis.call, string.sub
 local NEVER = 6755399441055743 -- the year 2184: what is further away is told so, a score in line holds no more
-local STEPS = 1048576 -- steps of the largest cost of a limit, about
+local UNITS_MOST = 1048576 -- units of the largest cost of a limit, about
 local NEWER, NOT_COVERED, OUTDATED, CORRUPT = 5, 6, 7, 8 -- statuses, see read
 local READ = 399 -- so many bytes of a value hold what any kind but a large ring writes
 local MOST = 256 -- limits that are kept from call to call
@@ -80,8 +80,8 @@ local function limit_of(letter, n, W, more, version)
   if limit.kind.numbers then limit.kind.numbers(limit) end
   limit.last_byte = string.format("%d", limit.reads - 1)
   limit.counts = limit.W * math.ceil(max(limit.n, limit.burst or 0) / limit.n) -- for so long, at most, a permit counts
-  limit.unit = 1 -- so many permits are one step of a ticket, see line.lua
-  while max(limit.n, limit.burst or 0) > STEPS * limit.unit do limit.unit = 2 * limit.unit end
+  limit.unit = 1 -- so many permits are one unit of a ticket, see line.lua
+  while max(limit.n, limit.burst or 0) > UNITS_MOST * limit.unit do limit.unit = 2 * limit.unit end
   limits[text], count = limit, count + 1
   return limit
 end
@@ -207,6 +207,6 @@ local function worth(rule)
 end
 
 return {
-  CORRUPT = CORRUPT, NEVER = NEVER, NOT_COVERED = NOT_COVERED, STEPS = STEPS, free = free, limit_of = limit_of,
+  CORRUPT = CORRUPT, NEVER = NEVER, NOT_COVERED = NOT_COVERED, UNITS_MOST = UNITS_MOST, free = free, limit_of = limit_of,
   open = open, outlive = outlive, earliest = earliest, spent = spent, worth = worth, write = write,
 }

@@ -23,7 +23,7 @@ local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
 local ceil, max, min = math.ceil, math.max, math.min
 local int, live = numbers.int, numbers.live
-local NEVER, STEPS, earliest = ledger.NEVER, ledger.STEPS, ledger.earliest
+local NEVER, UNITS_MOST, earliest = ledger.NEVER, ledger.UNITS_MOST, ledger.earliest
 
 local MIXED, CLOSED = "mixed", "closed"
 local SINCE, LAST, IN, SQUEEZED = "closed since", "postponed last", "postponed in", "squeezed"
@@ -32,7 +32,7 @@ local GRACE = 100000 -- how long after its last promise a head keeps its place
 local OFFERED = 900000 -- how long, with GRACE, a lease that is free is kept for those to whom it is offered
 local PARKED_FOR = 3600000000 -- how long a job stays parked
 local PARK = 4503599627370496 -- so much lower is the score of a job that is parked
-local ROOM = 4096 -- tickets a step: between two places there is room for those who are put off, see close.lua
+local ROOM = 4096 -- tickets a unit: between two places there is room for those who are put off, see close.lua
 local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
 local EDGE, COARSE = 1125899906842624, 1024 -- from this ticket on a ROOM stands for so many units, see ticket_behind
 local WHOLE = 32 -- jobs ahead of one that are looked at each, where costs differ
@@ -200,22 +200,22 @@ local function below(set, ticket)
   return redis.call("ZCOUNT", set, LIVE, "(" .. int(ticket))
 end
 
--- steps is how many units of permits of the limit a job of this cost takes, STEPS at most. Each has a ROOM, as far as EDGE
-local function steps(rule, cost)
-  return min(ceil(cost / rule.limit.unit), STEPS)
+-- units_of is how many units (of limit.unit permits) a job of this cost takes, UNITS_MOST at most. Each has a ROOM, as far as EDGE
+local function units_of(rule, cost)
+  return min(ceil(cost / rule.limit.unit), UNITS_MOST)
 end
 
 -- ticket_behind is the ticket behind a job of this cost, which has a ticket. Tickets count up as long as a line is never
 -- empty, and must stay below PROMISED. So from EDGE on a ROOM stands for COARSE units
 local function ticket_behind(rule, cost, ticket)
-  local at_end = ticket + steps(rule, cost) * ROOM
+  local at_end = ticket + units_of(rule, cost) * ROOM
   local over = at_end - max(ticket, EDGE)
   return over > 0 and max(ticket, EDGE) + ceil(over / ROOM / COARSE) * ROOM or at_end
 end
 
 -- ticket_before is the last ticket, of whole ROOMs, from which a job of this cost ends at a ticket, or before it
 local function ticket_before(rule, cost, ticket)
-  local units = steps(rule, cost)
+  local units = units_of(rule, cost)
   local coarse = min(max(0, ticket - EDGE) / ROOM, ceil(units / COARSE))
   return ticket - (coarse + max(0, units - coarse * COARSE)) * ROOM
 end
@@ -354,9 +354,9 @@ local function rank(rule)
 end
 
 -- squeeze adds the cost of one who stands between two whole ROOMs to what such jobs cost in
--- all, in steps, or with -1 takes it off
+-- all, in units, or with -1 takes it off
 local function squeeze(rule, cost, sign)
-  local sum = (mark(rule, SQUEEZED) or PARK) + sign * steps(rule, cost)
+  local sum = (mark(rule, SQUEEZED) or PARK) + sign * units_of(rule, cost)
   if sum > PARK then redis.call("ZADD", rule.line, int(sum + PROMISED), SQUEEZED) else redis.call("ZREM", rule.line, SQUEEZED) end
 end
 
