@@ -37,7 +37,7 @@ var textJoins = map[string][]string{
 	"tick.lua":          {`prefix .. other`},
 	"wake.lua":          {`prefix .. id`},
 	"scan_deferred.lua": {`"(" .. int(from)`, `prefix .. long(short)`},
-	"tokens.lua":        {`"(" .. int(RESENT_WITHIN - now)`, `"(" .. int(-ADJUSTMENTS)`},
+	"tokens.lua":        {`"(" .. int(RESENT_WITHIN - now)`, `"(" .. int(-ADJUSTMENT_OFFSET)`},
 	"record.lua":        {`name .. ":" .. int(sums[name])`, `table.concat(all, " ") .. ";" .. limit`},
 	"rulecall.lua":      {`rule.cost .. ":" .. job`}, // both as they came
 	"leases.lua":        {`"@" .. m`, `"(" .. int(now)`, `"(" .. int(ledger.now)`},

@@ -93,7 +93,7 @@ func (c *call) offerUnheard(v verdict, promoted []luascripts.Promotion) []luascr
 	if p == nil || p.kind != luascripts.Leases || p.view.front == "" || p.view.front == p.member || p.closed > 0 {
 		return promoted
 	}
-	if promised, _ := p.line.promised.score(p.view.front); promised <= p.now+offered || p.state.free(p.numbers, p.now) <= 0 {
+	if promised, _ := p.line.promised.score(p.view.front); promised <= p.now+offeredFor || p.state.free(p.numbers, p.now) <= 0 {
 		return promoted
 	}
 	return p.promote(promoted, false)

@@ -104,7 +104,7 @@ func (p *ruleCall) adjust(token, charge uint64, held int64, promoted []luascript
 		p.lessen(token, held)
 		promoted = p.promote(promoted, true)
 	}
-	p.tokens.charge(charge, at, p.counts(), p.now, p.extra)
+	p.tokens.keepAdjustment(charge, at, p.counts(), p.now, p.extra)
 	return spent, promoted
 }
 

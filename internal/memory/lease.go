@@ -67,10 +67,10 @@ func (t *tokens) lend(token uint64, end, now, extra int64) {
 }
 
 const (
-	offered   = 900_000 // how long a lease that came back is kept for the next in line, before it is late
-	offerMost = 16
-	aheadMost = 32     // how many behind them, of n at most, come by themselves when the leases end
-	soonMost  = 40_000 // a lease that ends so soon is as good as free: whoever is told now comes for its end
+	offeredFor = 900_000 // how long a lease that came back is kept for the next in line, before it is late
+	offerMost  = 16
+	aheadMost  = 32     // how many behind them, of n at most, come by themselves when the leases end
+	soonMost   = 40_000 // a lease that ends so soon is as good as free: whoever is told now comes for its end
 )
 
 // promisedAway says that somebody may have been granted ahead of now what comes

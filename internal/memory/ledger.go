@@ -221,15 +221,15 @@ func (l *numbers) unit() int64 {
 	return unit
 }
 
-// unitsOf is how many units a job of this cost takes. Each has a room, as far as `edge`.
+// unitsOf is how many units a job of this cost takes. Each has a room, as far as coarseStart.
 func (l *numbers) unitsOf(cost int64) int64 { return min(ceilDiv(cost, l.unit()), unitsMost) }
 
 // ticketBehind is the ticket behind a job of this cost, which has a ticket. Tickets count up as long as a line is never
-// empty, and have a bound. So from `edge` on a room stands for many units.
+// empty, and have a bound. So from coarseStart on a room stands for many units.
 func (l *numbers) ticketBehind(cost, ticket int64) int64 {
 	end := ticket + l.unitsOf(cost)*room
-	if from := max(ticket, edge); end > from {
-		return from + ceilDiv(end-from, room*coarse)*room
+	if from := max(ticket, coarseStart); end > from {
+		return from + ceilDiv(end-from, room*coarseUnits)*room
 	}
 	return end
 }
@@ -237,8 +237,8 @@ func (l *numbers) ticketBehind(cost, ticket int64) int64 {
 // ticketBefore is the last ticket, of whole rooms, from which a job of this cost ends at a ticket, or before it.
 func (l *numbers) ticketBefore(cost, ticket int64) int64 {
 	units := l.unitsOf(cost)
-	large := min(max(0, ticket-edge)/room, ceilDiv(units, coarse))
-	return ticket - (large+max(0, units-large*coarse))*room
+	large := min(max(0, ticket-coarseStart)/room, ceilDiv(units, coarseUnits))
+	return ticket - (large+max(0, units-large*coarseUnits))*room
 }
 
 // covers says whether a calendar knows the window of now.

@@ -71,7 +71,7 @@ func (p *ruleCall) find() {
 		return
 	}
 	if t, ok := p.line.score(p.member); ok {
-		p.place, p.ticket = waits, turnOf(t)
+		p.place, p.ticket = waits, unparked(t)
 		if parked(t) {
 			p.place = aside
 		}
@@ -110,7 +110,7 @@ func (p *ruleCall) gone(now int64) (s state, left, headAt int64) {
 	if p.ahead.mixed {
 		costs, head, _ = p.ahead.firstCosts()
 	} else if c := p.ahead.cost(); c > 1 || p.cost > 1 {
-		costs = slices.Repeat([]int64{c}, min(wholes, p.ahead.count()))
+		costs = slices.Repeat([]int64{c}, min(wholeJobs, p.ahead.count()))
 	}
 	of, whole := s.(chargeable)
 	if !whole {
@@ -139,7 +139,7 @@ func (p *ruleCall) gone(now int64) (s state, left, headAt int64) {
 
 // follow says when jobs go one behind the other, from the first on.
 func (p *ruleCall) follow(now int64) func(cost int64) int64 {
-	s, left, more := p.state, int64(0), wholes
+	s, left, more := p.state, int64(0), wholeJobs
 	of, whole := s.(chargeable)
 	if whole {
 		s = of.scratch()
@@ -219,7 +219,7 @@ func (p *ruleCall) park() {
 	turns := p.lateTurns()
 	for _, m := range turns {
 		ticket, _ := p.turns.score(m)
-		p.line.add(m, ticket-park)
+		p.line.add(m, ticket-parkOffset)
 		p.line.kept.drop(m)
 	}
 	for _, m := range p.turnsLeft {
@@ -264,8 +264,8 @@ func (p *ruleCall) heldAt(token uint64) (at int64, known bool) {
 	}
 	at, known = p.tokens.score(token)
 	switch {
-	case at < -chargeScore:
-		return -at - chargeScore, true
+	case at < -adjustmentOffset:
+		return -at - adjustmentOffset, true
 	case at > 0 && at+resentWithin <= p.now: // no copy of its call is expected any more
 		p.tokens.drop(token)
 		return 0, false
@@ -348,7 +348,7 @@ func (p *ruleCall) put(to place, ticket int64) {
 	}
 	p.line.kept.drop(p.member)
 	if to == aside {
-		p.line.add(p.member, ticket-park)
+		p.line.add(p.member, ticket-parkOffset)
 		return
 	}
 	p.mix()
@@ -398,7 +398,7 @@ func (p *ruleCall) mix() {
 		return
 	}
 	own := costOf(p.member)
-	at := p.line.below(live)
+	at := p.line.below(unparkedFrom)
 	if at < p.line.len() && costOf(p.line.order[at].member) != own || p.turns.len() > 0 && costOf(p.turns.order[0].member) != own {
 		p.line.mix()
 	}
@@ -410,10 +410,10 @@ func (p *ruleCall) lastTicket() int64 {
 	after := func(s *set, rank int) {
 		if 0 <= rank && rank < s.len() {
 			last := s.order[rank]
-			ticket = max(ticket, p.ticketBehind(costOf(last.member), rooms(turnOf(last.score)+room-1)*room))
+			ticket = max(ticket, p.ticketBehind(costOf(last.member), rooms(unparked(last.score)+room-1)*room))
 		}
 	}
-	after(&p.line.set, p.line.below(live)-1)
+	after(&p.line.set, p.line.below(unparkedFrom)-1)
 	after(&p.line.set, p.line.len()-1)
 	after(&p.line.kept, p.line.kept.len()-1)
 	return ticket
@@ -424,13 +424,13 @@ func (p *ruleCall) firstTicket() int64 {
 	ticket, some := int64(0), false
 	before := func(s *set, rank int) {
 		if rank < s.len() {
-			if t := p.ticketBefore(costOf(p.member), rooms(turnOf(s.order[rank].score))*room); !some || t < ticket {
+			if t := p.ticketBefore(costOf(p.member), rooms(unparked(s.order[rank].score))*room); !some || t < ticket {
 				ticket, some = t, true
 			}
 		}
 	}
 	before(&p.line.set, 0)
-	before(&p.line.set, p.line.below(live))
+	before(&p.line.set, p.line.below(unparkedFrom))
 	before(&p.line.kept, 0)
 	return ticket
 }

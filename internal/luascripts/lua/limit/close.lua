@@ -10,7 +10,7 @@
 --
 -- A job that is postponed goes first once the key is open: behind the jobs that were postponed
 -- before it in the same closing, and before all others. Their tickets count up by 1.
--- In `line`, PROMISED and PARK higher than they are:
+-- These notes stand in the set `line`, with PARK_OFFSET and PROMISE_OFFSET added, see line.lua:
 --
 --   SINCE       from when on the key is closed
 --   LAST, IN    the ticket of the job that was postponed last, and when that closing began
@@ -23,7 +23,8 @@ local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
-local CLOSED, IN, LAST, PARK, ROOM, SINCE, PROMISED, mark = line.CLOSED, line.IN, line.LAST, line.PARK, line.ROOM, line.SINCE, line.PROMISED, line.mark
+local CLOSED, IN, LAST, SINCE, PARK_OFFSET, PROMISE_OFFSET, ROOM, mark =
+  line.CLOSED, line.IN, line.LAST, line.SINCE, line.PARK_OFFSET, line.PROMISE_OFFSET, line.ROOM, line.mark
 local find, is_squeezed, read_line, open_line, promote, squeeze, with_promotions =
   line.find, line.is_squeezed, line.read_line, line.open_line, line.promote, line.squeeze, line.with_promotions
 local open_rules, rules_at = rulecall.open_rules, rulecall.rules_at
@@ -43,20 +44,20 @@ return function(keys, args)
   local function postpone(rule, since)
     local ticket = first_ticket(rule)
     local v = redis.call("ZMSCORE", rule.line, LAST, IN)
-    local last = v[1] and v[1] - PROMISED - PARK
-    if last and v[2] and v[2] - PROMISED == since and last >= ticket then
+    local last = v[1] and v[1] - PROMISE_OFFSET - PARK_OFFSET
+    if last and v[2] and v[2] - PROMISE_OFFSET == since and last >= ticket then
       ticket = min(last + 1, (floor(last / ROOM) + 1) * ROOM - 1)
       if is_squeezed(ticket) then squeeze(rule, rule.want, 1) end
     end
-    redis.call("ZADD", rule.line, int(ticket + PARK + PROMISED), LAST, int(since + PROMISED), IN)
+    redis.call("ZADD", rule.line, int(ticket + PARK_OFFSET + PROMISE_OFFSET), LAST, int(since + PROMISE_OFFSET), IN)
     return ticket
   end
 
   if span > 0 then
     local before = mark(shut, CLOSED) or 0
-    local since = before > now and mark(shut, SINCE) or now + PARK
+    local since = before > now and mark(shut, SINCE) or now + PARK_OFFSET
     until_us = max(before, now + span)
-    redis.call("ZADD", shut.line, int(until_us + PROMISED), CLOSED, int(since + PROMISED), SINCE)
+    redis.call("ZADD", shut.line, int(until_us + PROMISE_OFFSET), CLOSED, int(since + PROMISE_OFFSET), SINCE)
     live(shut.line, until_us - now + 1000000)
     for _, rule in ipairs(rules) do
       read_line(rule, now)

@@ -8,7 +8,7 @@ local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local max = math.max
 local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earliest, ledger.worth
-local RESENT_WITHIN, NONE, OFFERED = numbers.RESENT_WITHIN, line.NONE, line.OFFERED
+local RESENT_WITHIN, NONE, OFFERED_FOR = numbers.RESENT_WITHIN, line.NONE, line.OFFERED_FOR
 local anybody, leave, missed, open_line, promote, park, promised =
   line.anybody, line.leave, line.missed, line.open_line, line.promote, line.park, line.promised
 local held_at, put, spend = tokens.held_at, tokens.put, tokens.spend
@@ -76,7 +76,7 @@ end
 
 -- offer_unheard lets the next in line know of a lease that is free, when it has not heard of it
 local function offer_unheard(rule, now, promoted)
-  local unheard = rule and rule.kind.lease and rule.closed == 0 and rule.front and rule.front ~= rule.member and (rule.front_promised or 0) > now + OFFERED
+  local unheard = rule and rule.kind.lease and rule.closed == 0 and rule.front and rule.front ~= rule.member and (rule.front_promised or 0) > now + OFFERED_FOR
   if unheard and free(rule, now) > 0 then promote(rule, now, promoted) end
   return promoted
 end

@@ -5,29 +5,29 @@ local numbers = require("lib/numbers")
 local line = require("limit/line")
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
-local PARKED_FOR, MIXED, PARK, PARKED, ROOM, PROMISED, at_rank, cost_of, is_parked, normal =
-  line.PARKED_FOR, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.PROMISED, line.at_rank, line.cost_of, line.is_parked, line.normal
-local NOTED_ENDS, is_squeezed, kept_score, kept_ticket, line_ends, squeeze, ticket_before, ticket_behind =
-  line.NOTED_ENDS, line.is_squeezed, line.kept_score, line.kept_ticket, line.line_ends, line.squeeze, line.ticket_before, line.ticket_behind
+local PARKED_FOR, MIXED, PARK_OFFSET, PARKED_TO, ROOM, PROMISE_OFFSET, at_rank, cost_of, is_parked, unparked =
+  line.PARKED_FOR, line.MIXED, line.PARK_OFFSET, line.PARKED_TO, line.ROOM, line.PROMISE_OFFSET, line.at_rank, line.cost_of, line.is_parked, line.unparked
+local NOTES_TO, is_squeezed, kept_score, kept_ticket, line_ends, squeeze, ticket_before, ticket_behind =
+  line.NOTES_TO, line.is_squeezed, line.kept_score, line.kept_ticket, line.line_ends, line.squeeze, line.ticket_before, line.ticket_behind
 
 -- mix notes that costs differ, when the job's cost is not that of the first job that waits, or of the first turn
 local function mix(rule)
   if rule.nobody then return end
   local m
-  if rule.to_park then m = rule.first_unparked else m = at_rank(rule.line, redis.call("ZCOUNT", rule.line, "-inf", PARKED)) end
+  if rule.to_park then m = rule.first_unparked else m = at_rank(rule.line, redis.call("ZCOUNT", rule.line, "-inf", PARKED_TO)) end
   local differs = m and cost_of(m) ~= rule.want
   if not differs and rule.turns and not rule.no_turns then
     m = rule.to_park and rule.first_turn ~= rule.member and rule.first_turn or at_rank(rule.turns, 0)
     differs = m and cost_of(m) ~= rule.want
   end
-  if differs then redis.call("ZADD", rule.line, int(PARK + PROMISED), MIXED) end
+  if differs then redis.call("ZADD", rule.line, int(PARK_OFFSET + PROMISE_OFFSET), MIXED) end
 end
 
 -- last_ticket is that of one behind all: a whole number of ROOMs, as first_ticket
 local function last_ticket(rule)
   local ticket = 0
   local function after(member, t)
-    if member then ticket = max(ticket, ticket_behind(rule, cost_of(member), ceil(normal(t) / ROOM) * ROOM)) end
+    if member then ticket = max(ticket, ticket_behind(rule, cost_of(member), ceil(unparked(t) / ROOM) * ROOM)) end
   end
   if rule.parked > 0 then after(at_rank(rule.line, rule.parked - 1)) end -- the last who is parked
   if line_ends(rule) > 0 then after(at_rank(rule.line, rule.end_rank - 1)) end
@@ -53,7 +53,7 @@ end
 -- promise tells the job an instant
 local function promise(rule, at)
   is_there(rule)
-  redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. rule.member)
+  redis.call("ZADD", rule.line, int(at + PROMISE_OFFSET), "@" .. rule.member)
 end
 
 -- enlist gives the job a ticket in a set, and tells it an instant
@@ -61,10 +61,10 @@ local function enlist(rule, set, ticket, at)
   local stale = rule.nobody -- whoever is among the turns has gone
   is_there(rule)
   if set == rule.line then
-    redis.call("ZADD", set, int(ticket), rule.member, int(at + PROMISED), "@" .. rule.member)
+    redis.call("ZADD", set, int(ticket), rule.member, int(at + PROMISE_OFFSET), "@" .. rule.member)
   else
     rule.no_turns = false
-    redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. rule.member, kept_score(ticket), "#" .. rule.member)
+    redis.call("ZADD", rule.line, int(at + PROMISE_OFFSET), "@" .. rule.member, kept_score(ticket), "#" .. rule.member)
     if stale then redis.call("DEL", set) end
     redis.call("ZADD", set, int(ticket), rule.member)
   end
@@ -79,7 +79,7 @@ end
 
 -- clear takes out jobs that have been late for PARKED_FOR. It leaves the jobs that this call is about to park
 local function clear(rule, now)
-  local gone = redis.call("ZRANGEBYSCORE", rule.line, int(PROMISED), int(PROMISED + now - PARKED_FOR), "LIMIT", 0, 20)
+  local gone = redis.call("ZRANGEBYSCORE", rule.line, int(PROMISE_OFFSET), int(PROMISE_OFFSET + now - PARKED_FOR), "LIMIT", 0, 20)
   for _, name in ipairs(gone) do
     local m = string.match(name, "^@(.*)$") or ""
     local u = redis.call("ZMSCORE", rule.line, m, "#" .. m)
@@ -93,7 +93,7 @@ end
 
 -- join puts the job into a set, the line or the turns: with its ticket, or behind all
 local function join(rule, set, at, now)
-  local ticket = rule.ticket and normal(rule.ticket) or last_ticket(rule)
+  local ticket = rule.ticket and unparked(rule.ticket) or last_ticket(rule)
   if rule.turns_end > 0 and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end
   if rule.ticket and rule.in_turns ~= (set == rule.turns) then redis.call("ZREM", rule.line, rule.in_turns and "#" .. rule.member or rule.member) end
   local first = rule.nobody
@@ -124,7 +124,7 @@ local function step_aside(rule, at, now)
   if not rule.ticket or is_parked(rule.ticket) then return end
   if rule.turns_end > 0 then redis.call("ZREM", rule.turns, rule.member) end
   if rule.in_turns then redis.call("ZREM", rule.line, "#" .. rule.member) end
-  redis.call("ZADD", rule.line, int(rule.ticket - PARK), rule.member)
+  redis.call("ZADD", rule.line, int(rule.ticket - PARK_OFFSET), rule.member)
   extend_life(rule, at, now)
 end
 
@@ -157,11 +157,11 @@ end
 -- first_ticket is that of one before all, also before the turns of all policies
 local function first_ticket(rule)
   local ticket
-  for _, at in ipairs({ 0, redis.call("ZCOUNT", rule.line, "-inf", PARKED) }) do -- the first who is parked, and the first who is not
+  for _, at in ipairs({ 0, redis.call("ZCOUNT", rule.line, "-inf", PARKED_TO) }) do -- the first who is parked, and the first who is not
     local m, t = at_rank(rule.line, at)
-    if m then ticket = min(ticket or normal(t), normal(t)) end
+    if m then ticket = min(ticket or unparked(t), unparked(t)) end
   end
-  local first = redis.call("ZRANGEBYSCORE", rule.line, NOTED_ENDS, "+inf", "WITHSCORES", "LIMIT", "0", "1")
+  local first = redis.call("ZRANGEBYSCORE", rule.line, NOTES_TO, "+inf", "WITHSCORES", "LIMIT", "0", "1")
   if first[1] then ticket = min(ticket or kept_ticket(first[2]), kept_ticket(first[2])) end
   return ticket and ticket_before(rule, rule.want, floor(ticket / ROOM) * ROOM) or 0
 end
@@ -172,7 +172,7 @@ local function join_at(rule, set, ticket, at, now, aside)
   if set ~= rule.turns then redis.call("ZREM", rule.line, "#" .. rule.member) end
   if rule.turns and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end
   if not aside then mix(rule) end
-  enlist(rule, set, aside and ticket - PARK or ticket, at)
+  enlist(rule, set, aside and ticket - PARK_OFFSET or ticket, at)
   extend_life(rule, at, now)
 end
 

@@ -15,7 +15,7 @@ local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
 local call, byte, sub, char, format = redis.call, string.byte, string.sub, string.char, string.format
 local HEADER, WIDTH = 19, 7
-local WHOLE = 54 -- a ring of so many permits is read at once, of a larger one the head
+local READ_WHOLE = 54 -- a ring of so many permits is read at once, of a larger one the head
 local NONE = {} -- no runs: it stays empty
 local CHUNK = 2000 -- records that are written or moved at a time: a long text is slow to make
 local MOVED = 50000 -- records that one call moves at most
@@ -144,7 +144,7 @@ return {
   end,
 
   numbers = function(limit)
-    limit.reads = HEADER + WIDTH * (limit.n > WHOLE and 1 or WHOLE + 1)
+    limit.reads = HEADER + WIDTH * (limit.n > READ_WHOLE and 1 or READ_WHOLE + 1)
   end,
 
   read = function(_, limit, s, key, asked)

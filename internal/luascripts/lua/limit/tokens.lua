@@ -12,7 +12,7 @@
 -- tokens  sorted set of tokens. The score says what became of each:
 --           the instant of its grant; of a lease the instant at which it ends, see leases.lua
 --           -t                        it was withdrawn at t; or t is RESENT_WITHIN before its grant stops to count, if that is later
---           -ADJUSTMENTS - instant    an adjustment, with the instant of what was paid more, as long as that counts
+--           -ADJUSTMENT_OFFSET - instant    an adjustment, with the instant of what was paid more, as long as that counts
 --
 -- A token whose copy may not arrive any more counts as forgotten, whether it is still there or not:
 -- so it does not matter when old ones are cleared, and not each call does it.
@@ -27,7 +27,7 @@ local RESENT_WITHIN, NO_TOKEN, int, live = numbers.RESENT_WITHIN, numbers.NO_TOK
 local write = ledger.write
 
 local call, byte = redis.call, string.byte
-local ADJUSTMENTS = 4503599627370496
+local ADJUSTMENT_OFFSET = 4503599627370496
 local BY_FIRST, IN_SET = 1, 2 -- of `kept`
 local STRETCH = 100000 -- the set gets a new life once in each, and lives so much longer than it must
 
@@ -52,7 +52,7 @@ local function held_at(rule, token)
     at = known.scores[token]
   end
   if not at then return nil end
-  if at < -ADJUSTMENTS then return -at - ADJUSTMENTS end
+  if at < -ADJUSTMENT_OFFSET then return -at - ADJUSTMENT_OFFSET end
   if at <= 0 then return at end
   if lease then -- no lease begins after the newest one, or now. Its end less a length that was made shorter meanwhile may lie behind that
     return at > rule.now and min(at - rule.W, max(rule.now, of.newest)) or nil
@@ -223,8 +223,8 @@ end
 -- keep_adjustment keeps an adjustment, so that it is done once, and what it paid at an instant is found
 local function keep_adjustment(rule, adjustment, at, now)
   local keep = max(rule.limit.counts, RESENT_WITHIN)
-  call("ZADD", rule.tokens, int(-ADJUSTMENTS - at), adjustment)
-  forget_old(rule.tokens, int(keep - now - ADJUSTMENTS), "(" .. int(-ADJUSTMENTS))
+  call("ZADD", rule.tokens, int(-ADJUSTMENT_OFFSET - at), adjustment)
+  forget_old(rule.tokens, int(keep - now - ADJUSTMENT_OFFSET), "(" .. int(-ADJUSTMENT_OFFSET))
   live(rule.tokens, at + keep - now)
 end
 
