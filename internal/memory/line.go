@@ -134,7 +134,7 @@ func (q *line) closedUntil(now int64) int64 {
 	return 0
 }
 
-// overdue says whether one who could be at the head is not expected any more.
+// overdue says whether one who could be the first of the line is not expected any more.
 func (q *line) overdue(m string, now int64) bool {
 	promised, known := q.promised.score(m)
 	return !known || promised+grace < now
@@ -221,22 +221,22 @@ func (a ahead) permits() int64 {
 		return min(permitsAheadMost, times(int64(a.count()), a.cost()))
 	}
 	sum := int64(0)
-	costs, _, behind := a.firstCosts()
+	costs, _, next := a.firstCosts()
 	for _, c := range costs {
 		sum += c
 	}
-	if behind != nil {
-		sum += a.permitsFrom(behind.score)
+	if next != nil {
+		sum += a.permitsFrom(next.score)
 	}
 	return min(permitsAheadMost, sum)
 }
 
-// firstCosts are what the first of them cost, in their order; which of them is the first in the
-// line, -1 for none; and the job behind them, nil for none.
-func (a ahead) firstCosts() (costs []int64, head int, behind *scored[string]) {
-	head = -1
+// firstCosts are what the first of them cost, in their order; which of these costs is that of the first in the
+// line, -1 for none; and the job after these, nil for none.
+func (a ahead) firstCosts() (costs []int64, frontIndex int, next *scored[string]) {
+	frontIndex = -1
 	for i, j := a.first, a.firstTurn; ; {
-		var next *scored[string]
+		next = nil
 		inLine := i < a.last && (j >= a.lastTurn || a.line.order[i].score <= a.turns.order[j].score)
 		switch {
 		case inLine:
@@ -247,10 +247,10 @@ func (a ahead) firstCosts() (costs []int64, head int, behind *scored[string]) {
 			j++
 		}
 		if next == nil || len(costs) == wholeJobs {
-			return costs, head, next
+			return costs, frontIndex, next
 		}
-		if inLine && head < 0 {
-			head = len(costs)
+		if inLine && frontIndex < 0 {
+			frontIndex = len(costs)
 		}
 		costs = append(costs, costOf(next.member))
 	}

@@ -30,7 +30,7 @@ type ruleCall struct {
 	member      string // the job as a member of the line, "cost:job"; "" when the call is nobody's
 
 	view        view
-	turnsLeft   []string // turns at the head that hold up nobody, see leftTurns
+	turnsLeft   []string // the first turns, which hold up nobody, see leftTurns
 	missed      []string // who were parked here while they waited for a lease
 	place       place
 	ticket      int64 // as if not parked
@@ -95,20 +95,20 @@ type chargeable interface{ scratch() state }
 func (f *fixed) scratch() state    { c := *f; return &c }
 func (c *calendar) scratch() state { d := *c; return &d }
 func (s *step) scratch() state     { c := *s; return &c }
-func (s *sliding) scratch() state  { return &sliding{slices.Clone(s.ring), s.head} }
+func (s *sliding) scratch() state  { return &sliding{slices.Clone(s.ring), s.newestIndex} }
 
 // gone is the state after the first jobs ahead were granted, each as a whole and as early as it can
 // be. The other results are how many permits still go before the job then, and the instant at which
 // the first job of the line goes, 0 when that does not matter.
-func (p *ruleCall) gone(now int64) (s state, left, headAt int64) {
+func (p *ruleCall) gone(now int64) (s state, left, frontAt int64) {
 	s, left = p.state, p.ahead.permits()
 	if left == 0 {
 		return s, 0, 0
 	}
 	var costs []int64
-	head := -1
+	frontIndex := -1
 	if p.ahead.mixed {
-		costs, head, _ = p.ahead.firstCosts()
+		costs, frontIndex, _ = p.ahead.firstCosts()
 	} else if c := p.ahead.cost(); c > 1 || p.cost > 1 {
 		costs = slices.Repeat([]int64{c}, min(wholeJobs, p.ahead.count()))
 	}
@@ -116,25 +116,25 @@ func (p *ruleCall) gone(now int64) (s state, left, headAt int64) {
 	if !whole {
 		before := int64(0)
 		for i, cost := range costs {
-			if i == head {
-				headAt = s.earliest(p.numbers, now, before, cost)
+			if i == frontIndex {
+				frontAt = s.earliest(p.numbers, now, before, cost)
 			}
 			before += cost
 		}
-		return s, left, headAt
+		return s, left, frontAt
 	}
 	if len(costs) > 0 {
 		s = of.scratch()
 	}
 	for i, cost := range costs {
 		at := s.earliest(p.numbers, now, 0, cost)
-		if i == head {
-			headAt = at
+		if i == frontIndex {
+			frontAt = at
 		}
 		s.charge(p.numbers, at, cost)
 		left -= cost
 	}
-	return s, max(0, left), headAt
+	return s, max(0, left), frontAt
 }
 
 // follow says when jobs go one behind the other, from the first on.
@@ -169,9 +169,9 @@ func (p *ruleCall) earliest(now, before, cost int64) int64 {
 // comes when the first is expected at the latest.
 func (p *ruleCall) measure() {
 	b := max(p.now, p.closed)
-	s, left, headAt := p.gone(b)
+	s, left, frontAt := p.gone(b)
 	p.byLedger = earliest(p.numbers, s, b, left, p.cost)
-	p.heldUp = p.ahead.mixed && p.place != nowhere && headAt > 0 && headAt < p.byLedger
+	p.heldUp = p.ahead.mixed && p.place != nowhere && frontAt > 0 && frontAt < p.byLedger
 	if p.heldUp {
 		expected, _ := p.line.promised.score(p.view.front)
 		if expected <= p.now {

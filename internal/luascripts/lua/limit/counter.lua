@@ -1,7 +1,7 @@
 -- counter.lua: the ledgers of all kinds but `sliding`, which has a log, and `concurrent`;
 -- and the kinds that only count: fixed, calendar, step.
 --
--- value  the head of every ledger, see ledger.lua, and doubles: newest used start before
+-- value  the header of every ledger, see ledger.lua, and doubles: newest used start before
 --        before_at taken changed n W; then, where a kind has them, one number of its limit and
 --        two of its own, and once more one of each
 --
@@ -109,7 +109,7 @@ local function read(kind, limit, s)
   return ledger, old
 end
 
--- value is what is written behind the head
+-- value is what is written after the header
 local function value(limit, ledger)
   local kind = limit.kind
   local doubles = kind.doubles or 0

@@ -2,7 +2,7 @@
 -- leases that have not ended: the members of `tokens`, score = end of the lease.
 -- Nothing counts them up or down, so nothing can be lost or doubled.
 --
--- own  newest, fence, n and W, doubles, behind the head of every ledger
+-- own  newest, fence, n and W, doubles, after the header of every ledger
 --
 -- fence  grows from lease to lease, also when the ledger has expired meanwhile
 

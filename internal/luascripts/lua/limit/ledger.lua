@@ -1,8 +1,8 @@
 -- ledger.lua: what was spent on a key, in the form of its limit's kind.
 --
--- A ledger is a string: 1 byte names the kind that wrote it, and with it the schema; 8 bytes
+-- A ledger is a string. It begins with a header of 16 bytes: 1 byte names the kind that wrote it, and with it the schema; 8 bytes
 -- are the token of the newest grant; 7 bytes the version of the limit that it was written
--- under; the rest is the kind's own. `kept` of it says where the token is remembered besides, see
+-- under. The rest is the kind's own. `kept` of it says where the token is remembered besides, see
 -- tokens.lua.
 --
 -- A limit is a table that never changes: letter, kind, n, W, more and version, and what its
@@ -28,7 +28,7 @@
 --   carry(limit, ledger, grants)        the same from the grants that another kind told
 --   worth(ledger)                       of the newest grant: what back needs to give as much as can be given
 --   owes(limit)                         where the next job waits for the permits of this one: how many times as long as for others, at most
---   value(limit, ledger)                what stands behind the head; or
+--   value(limit, ledger)                what stands after the header; or
 --   write(limit, ledger, now)           writes it
 --   spent(limit, ledger, now, most)     the newest grants that count, for a reader: {at, count, at, count ...}, the newest first
 --   no_debt                             true when it can't record more than the limit admits. Then a correction spends what is free at most, see

@@ -150,7 +150,7 @@ local function read_turns(rule, now)
 end
 
 -- read_line finds the jobs that wait. It sets these fields of the rule:
---   parked          how many jobs at the head of the line are parked
+--   parked          how many jobs are parked: they stand before all others
 --   first_unparked  the first job that is not parked, late or not
 --   first_rank      the rank of the first job that is neither parked nor late; up to line_ends the jobs wait
 --   front           that job; front_ticket and front_promised are its ticket and its promise
@@ -263,8 +263,8 @@ local function permits(rule, waiting, turns, from)
   return (units_between(from, ends) + (mark(rule, SQUEEZED) or PARK_OFFSET) - PARK_OFFSET) * rule.limit.unit
 end
 
--- first_costs finds, of a line with mixed costs, what the first jobs ahead cost, in their order, and
--- which of them is the first job of this line; and the ticket of the job behind them
+-- first_costs finds, of a line with mixed costs, what the first jobs ahead cost, in their order, and their sum; the ticket of the
+-- job after these; and, as rule.front_index, which of these costs is that of `front`
 local function first_costs(rule)
   local waiting, turns = NONE, NONE
   if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + min(rule.waiting, WHOLE_JOBS + 1) - 1, "WITHSCORES") end
@@ -274,7 +274,7 @@ local function first_costs(rule)
     local ticket, other = tonumber(waiting[i + 1]), tonumber(turns[j + 1])
     if #costs == WHOLE_JOBS or not (ticket or other) then return costs, sum, ticket and other and min(ticket, other) or ticket or other end
     if ticket and (not other or ticket <= other) then
-      rule.head = rule.head or #costs + 1
+      rule.front_index = rule.front_index or #costs + 1
       costs[#costs + 1], i = cost_of(waiting[i]), i + 2
     else
       costs[#costs + 1], j = cost_of(turns[j]), j + 2
@@ -303,25 +303,25 @@ local function count_ahead(rule)
 end
 
 -- gone is the ledger of a rule after the first jobs ahead were granted, each as a whole and as early as it can be. The other
--- results are how many permits still go before the job then, and the instant at which the first job of the line goes
+-- results are how many permits still go before the job then, and the instant at which `front` goes
 local function gone(rule, now)
-  local costs, kind, limit, left, head_at = rule.costs, rule.kind, rule.limit, rule.ahead, nil
+  local costs, kind, limit, left, front_at = rule.costs, rule.kind, rule.limit, rule.ahead, nil
   if not costs then return rule.ledger, left end
   if not kind.scratch then
-    if rule.head then
-      for i = 1, rule.head - 1 do head_at = (head_at or 0) + costs[i] end
-      head_at = kind.earliest(limit, rule.ledger, now, head_at or 0, costs[rule.head])
+    if rule.front_index then
+      for i = 1, rule.front_index - 1 do front_at = (front_at or 0) + costs[i] end
+      front_at = kind.earliest(limit, rule.ledger, now, front_at or 0, costs[rule.front_index])
     end
-    return rule.ledger, left, head_at
+    return rule.ledger, left, front_at
   end
   local of = kind.scratch(rule.ledger)
   for i, cost in ipairs(costs) do
     local at = kind.earliest(limit, of, now, 0, cost)
-    if i == rule.head then head_at = at end
+    if i == rule.front_index then front_at = at end
     kind.charge(limit, of, at, cost)
     left = left - cost
   end
-  return of, max(0, left), head_at
+  return of, max(0, left), front_at
 end
 
 -- follow returns a function. Each call of it says when the next job goes, of those that come one by one behind
@@ -345,7 +345,7 @@ end
 -- first jobs among them. Turns have instants of their own. `behind` lists these instants, each with the number of
 -- permits that go between it and the job: {instant, permits, instant, permits ...}
 local function rank(rule)
-  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.costs, rule.head = 0, rule.turns_end - rule.turn, 0, nil, nil, nil
+  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.costs, rule.front_index = 0, rule.turns_end - rule.turn, 0, nil, nil, nil
   if rule.ticket then
     local ticket = unparked(rule.ticket)
     if rule.front and rule.front ~= rule.member then rule.waiting = max(0, rule.parked + below(rule.line, ticket) - rule.first_rank) end

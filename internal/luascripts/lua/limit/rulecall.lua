@@ -40,7 +40,7 @@
 --              in_turns             true when it is among the turns
 --   rank       waiting, turns_ahead    how many are ahead of the job
 --              ahead                how many permits these want
---              costs, head          the costs of the first of them, and which of these is the first job of the line
+--              costs, front_index   the costs of the first of them, and which of these is that of `front`
 --              behind               the turns that go before it: {instant, permits, instant, permits ...}
 --   measure    by_ledger, by_turns  the first instants at which the rule admits the job
 --              held_up              true when the first job of the line goes before it
@@ -175,9 +175,9 @@ end
 -- the first goes before it: the job comes when that one is expected at the latest.
 local function measure(rule, now)
   local b = max(now, rule.closed)
-  local of, left, head_at = gone(rule, b)
+  local of, left, front_at = gone(rule, b)
   rule.by_ledger = min(rule.kind.earliest(rule.limit, of, b, left, rule.want), NEVER)
-  rule.held_up = rule.mixed and rule.ticket and head_at and head_at < rule.by_ledger
+  rule.held_up = rule.mixed and rule.ticket and front_at and front_at < rule.by_ledger
   if rule.held_up then
     local expected = rule.front_promised or 0
     if expected <= now then expected = expected + GRACE end

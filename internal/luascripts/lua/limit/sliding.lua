@@ -1,6 +1,6 @@
 -- sliding.lua: the ledger of `sliding n/W`, a ring of grants in one string.
 --
--- value  the head of every ledger, see ledger.lua; 3 bytes, index of the newest record, of
+-- value  the header of every ledger, see ledger.lua; 3 bytes, index of the newest record, of
 --        which the two highest bits are those of `kept`; records: 7 bytes each, big-endian
 --        microseconds, one a permit, at most the largest n so far
 --
@@ -14,12 +14,12 @@ local NO_TOKEN, life, live = numbers.NO_TOKEN, numbers.life, numbers.live
 local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
 local call, byte, sub, char, format = redis.call, string.byte, string.sub, string.char, string.format
-local HEADER, WIDTH = 19, 7
-local READ_WHOLE = 54 -- a ring of so many permits is read at once, of a larger one the head
+local HEADER, WIDTH = 19, 7 -- bytes before the records, and of each record
+local READ_WHOLE = 54 -- a ring of so many permits is read at once, of a larger one the header and a record
 local NONE = {} -- no runs: it stays empty
 local CHUNK = 2000 -- records that are written or moved at a time: a long text is slow to make
 local MOVED = 50000 -- records that one call moves at most
-local GROUPS = 32 -- what another algorithm is told of the past
+local GROUPS = 32 -- grants, at most, that another kind is told of the past
 local FITTED = 150000 -- the most records of a ring that are moved to where they just fit
 
 -- offset is where a record stands in the value, as text: as a number it would cost a conversion
@@ -27,14 +27,14 @@ local function offset(index, more)
   return format("%d", HEADER + index * WIDTH + more)
 end
 
--- a ledger has `count` records in Redis, of which `head` is the newest, and `text`, what was
+-- a ledger has `count` records in Redis, of which the newest stands at `newest_index`, and `text`, what was
 -- read of them, from a byte on; behind them are `pending` permits that are not written yet, as
 -- `runs` of one instant each: {at, permits, at, permits ...}, of which the last is `newest`.
 -- All fields are named, and `runs` is made with its first: a table that grows is slow
-local function make(key, count, head, size, token, text)
+local function make(key, count, newest_index, size, token, text)
   return {
     key = key, limit = nil, tokens = nil, token = token, kept = 0, known = count > 0, newest = 0, dirty = false, list = nil, alive = nil,
-    count = count, head = head, size = size, pending = 0, runs = NONE, text = text, from = 0, asked = nil, carried = nil, granted = nil,
+    count = count, newest_index = newest_index, size = size, pending = 0, runs = NONE, text = text, from = 0, asked = nil, carried = nil, granted = nil,
   }
 end
 
@@ -56,7 +56,7 @@ local function nth(ledger, k)
   if k > ledger.pending then
     k = k - ledger.pending
     if k > ledger.count then return nil end
-    return record(ledger, (ledger.head - k + 1) % ledger.count)
+    return record(ledger, (ledger.newest_index - k + 1) % ledger.count)
   end
   local runs = ledger.runs
   for i = #runs, 1, -2 do
@@ -75,9 +75,9 @@ local function later(ledger, t)
   return lo
 end
 
-local function header(ledger, head)
-  local low = head % 256
-  local high = (head - low) / 256
+local function header(ledger, newest_index)
+  local low = newest_index % 256
+  local high = (newest_index - low) / 256
   return "s" .. ledger.token .. ledger.limit.stamp .. char(floor(high / 256) + 64 * ledger.kept, high % 256, low)
 end
 
@@ -117,10 +117,10 @@ end
 
 -- turned writes a ring whose first record is the oldest: n was raised after it had turned
 local function turned(ledger)
-  local turn = HEADER + (ledger.head + 1) * WIDTH
+  local turn = HEADER + (ledger.newest_index + 1) * WIDTH
   local records = call("GETRANGE", ledger.key, turn, -1) .. call("GETRANGE", ledger.key, HEADER, turn - 1)
-  ledger.head = ledger.count - 1
-  call("SET", ledger.key, header(ledger, ledger.head) .. records, "KEEPTTL")
+  ledger.newest_index = ledger.count - 1
+  call("SET", ledger.key, header(ledger, ledger.newest_index) .. records, "KEEPTTL")
 end
 
 -- write_anew makes a log of what the ledger of another kind told. Of more than the limit
@@ -133,7 +133,7 @@ local function write_anew(ledger, now)
   call("SET", key, header(ledger, kept - 1), "PX", numbers.int(px))
   put(key, kept, 0, ledger.runs, ledger.pending - kept)
   ledger.anew, ledger.size = nil, max(limit.n, kept)
-  ledger.count, ledger.head, ledger.pending, ledger.runs, ledger.text, ledger.from = kept, kept - 1, 0, NONE, "", 0
+  ledger.count, ledger.newest_index, ledger.pending, ledger.runs, ledger.text, ledger.from = kept, kept - 1, 0, NONE, "", 0
 end
 
 return {
@@ -150,18 +150,18 @@ return {
   read = function(_, limit, s, key, asked)
     if #s < HEADER then return nil end
     local a, b, c = byte(s, 17, 19)
-    local head = (a % 64 * 256 + b) * 256 + c
-    local ledger = make(key, 1, head, 0, sub(s, 2, 9), s)
+    local newest_index = (a % 64 * 256 + b) * 256 + c
+    local ledger = make(key, 1, newest_index, 0, sub(s, 2, 9), s)
     if #s < asked and #s > HEADER then
       ledger.count = (#s - HEADER) / WIDTH
-      ledger.newest = head < ledger.count and ledger.count % 1 == 0 and timestamp_at(s, HEADER + head * WIDTH + 1)
+      ledger.newest = newest_index < ledger.count and ledger.count % 1 == 0 and timestamp_at(s, HEADER + newest_index * WIDTH + 1)
     else
-      local two = call("GETRANGE", key, offset(head, 0), offset(head, 2 * WIDTH - 1)) -- the newest is the last, or the ring has turned
+      local two = call("GETRANGE", key, offset(newest_index, 0), offset(newest_index, 2 * WIDTH - 1)) -- the newest is the last, or the ring has turned
       if #two < WIDTH or #two % WIDTH > 0 then return nil end
-      ledger.newest, ledger.text, ledger.from = timestamp_at(two, 1), two, HEADER + head * WIDTH
-      ledger.count = #two < 2 * WIDTH and head + 1 or (call("STRLEN", key) - HEADER) / WIDTH
+      ledger.newest, ledger.text, ledger.from = timestamp_at(two, 1), two, HEADER + newest_index * WIDTH
+      ledger.count = #two < 2 * WIDTH and newest_index + 1 or (call("STRLEN", key) - HEADER) / WIDTH
     end
-    if ledger.count % 1 ~= 0 or head >= ledger.count or a > 191 then return nil end
+    if ledger.count % 1 ~= 0 or newest_index >= ledger.count or a > 191 then return nil end
     ledger.kept = floor(a / 64)
     ledger.size = limit and max(limit.n, ledger.count) or ledger.count
     return ledger
@@ -246,18 +246,18 @@ return {
     if ledger.anew then return write_anew(ledger, now) end
     local key, count, size = ledger.key, ledger.count, ledger.size
     local many = min(ledger.pending, size)
-    if many > 0 and count < size and ledger.head ~= count - 1 then turned(ledger) end
-    ledger.head = (ledger.head + ledger.pending) % size
+    if many > 0 and count < size and ledger.newest_index ~= count - 1 then turned(ledger) end
+    ledger.newest_index = (ledger.newest_index + ledger.pending) % size
     -- not SET: what a script sets takes the room that an argument of its calls before had
-    if many == 1 and ledger.head == 0 then -- the record stands right behind the head of the value
+    if many == 1 and ledger.newest_index == 0 then -- the record stands right after the header
       call("SETRANGE", key, "0", header(ledger, 0) .. timestamp(ledger.newest))
     else
       if many == 1 then
-        call("SETRANGE", key, offset(ledger.head, 0), timestamp(ledger.newest))
+        call("SETRANGE", key, offset(ledger.newest_index, 0), timestamp(ledger.newest))
       else
-        put(key, size, (ledger.head + 1 - many) % size, ledger.runs, ledger.pending - many)
+        put(key, size, (ledger.newest_index + 1 - many) % size, ledger.runs, ledger.pending - many)
       end
-      call("SETRANGE", key, "0", header(ledger, ledger.head))
+      call("SETRANGE", key, "0", header(ledger, ledger.newest_index))
     end
     -- gives back what Redis set aside for a ring to grow, half of it: it grows no more
     local full = count > 0 and count < size and count + many >= size
@@ -283,12 +283,12 @@ return {
     if ledger.anew then write_anew(ledger, now) end
     local oldest = min(later(ledger, at - limit.W), after + many + MOVED)
     local ghost = max(at - limit.W, nth(ledger, oldest + 1) or 0)
-    local first = (ledger.head - oldest + 1) % ledger.count
+    local first = (ledger.newest_index - oldest + 1) % ledger.count
     shift(ledger, first, oldest - after - many, many)
     put(ledger.key, ledger.count, first, { ghost, many }, 0)
-    call("SETRANGE", ledger.key, 0, header(ledger, ledger.head))
+    call("SETRANGE", ledger.key, 0, header(ledger, ledger.newest_index))
     ledger.text, ledger.from = "", 0
-    ledger.newest = record(ledger, ledger.head)
+    ledger.newest = record(ledger, ledger.newest_index)
     return false
   end,
 
