@@ -143,8 +143,8 @@ end
 
 -- stricter says that a limit allows less than the old one: fewer permits a
 -- second, or less at once
-local function stricter(limit, old, capacity, old_capacity)
-  return limit.W * old.n > old.W * limit.n or capacity < old_capacity
+local function stricter(limit, old, burst, old_burst)
+  return limit.W * old.n > old.W * limit.n or burst < old_burst
 end
 
 local counter = {

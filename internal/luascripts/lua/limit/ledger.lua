@@ -11,8 +11,9 @@
 -- (there is a value), and what its kind keeps. Each kind gives these functions:
 --
 --   fresh(limit, key)                   a key on which nothing was spent
---   read(kind, limit, s, key, asked)    what s, the head of the value, of at most `asked` bytes, holds; nil when the kind writes no such value. The second
---                                       answer is the limit that it was written under, when that is not `limit`
+--   read(kind, limit, s, key, max_bytes)  what s holds: the first bytes of a value, or all of it when it has less than max_bytes. nil when
+--                                       the kind writes no such value. The second answer is the limit that it was written under, when
+--                                       that is not `limit`
 --   grants(ledger, limit)               what another kind needs to know of the past: {at, count, at, count ...}, oldest first
 --   earliest(limit, ledger, now, before, cost)  when cost permits behind `before` others go, if all go as early as possible
 --   charge(limit, ledger, at, cost)     spends them, in memory

@@ -27,24 +27,28 @@ local function offset(index, more)
   return format("%d", HEADER + index * WIDTH + more)
 end
 
--- a ledger has `count` records in Redis, of which the newest stands at `newest_index`, and `text`, what was
--- read of them, from a byte on; behind them are `pending` permits that are not written yet, as
--- `runs` of one instant each: {at, permits, at, permits ...}, of which the last is `newest`.
+-- A ledger has these fields:
+--   count         how many records it has in Redis; newest_index is the index of the newest of them
+--   capacity      how many records the ring has at most
+--   text, from    what was read of the value, and from which byte on
+--   read_before   true when a record was read by a command of its own
+--   pending       how many permits are not written yet; runs has them: {at, permits, at, permits ...}, of which the last is `newest`
 -- All fields are named, and `runs` is made with its first: a table that grows is slow
-local function make(key, count, newest_index, size, token, text)
+local function make(key, count, newest_index, capacity, token, text)
   return {
     key = key, limit = nil, tokens = nil, token = token, kept = 0, known = count > 0, newest = 0, dirty = false, list = nil, alive = nil,
-    count = count, newest_index = newest_index, size = size, pending = 0, runs = NONE, text = text, from = 0, asked = nil, carried = nil, granted = nil,
+    count = count, newest_index = newest_index, capacity = capacity, pending = 0, runs = NONE, text = text, from = 0, read_before = nil,
+    carried = nil, granted = nil,
   }
 end
 
 -- record is the one at an index of the ring. It is read with the next, for behind the
--- newest stands the oldest; who asks again is told many at once
+-- newest stands the oldest. From the second time on many are read at once
 local function record(ledger, index)
   local at = HEADER + index * WIDTH - ledger.from
   if at < 0 or at + WIDTH > #ledger.text then
-    ledger.text = call("GETRANGE", ledger.key, offset(index, 0), offset(index, ledger.asked and 64 * WIDTH - 1 or 2 * WIDTH - 1))
-    ledger.asked, ledger.from, at = true, HEADER + index * WIDTH, 0
+    ledger.text = call("GETRANGE", ledger.key, offset(index, 0), offset(index, ledger.read_before and 64 * WIDTH - 1 or 2 * WIDTH - 1))
+    ledger.read_before, ledger.from, at = true, HEADER + index * WIDTH, 0
   end
   return timestamp_at(ledger.text, at + 1)
 end
@@ -52,7 +56,7 @@ end
 -- nth is the k-th newest grant, nil when there are fewer
 local function nth(ledger, k)
   if k == 1 and ledger.newest > 0 then return ledger.newest end
-  if k > ledger.size then return nil end
+  if k > ledger.capacity then return nil end
   if k > ledger.pending then
     k = k - ledger.pending
     if k > ledger.count then return nil end
@@ -67,7 +71,7 @@ end
 
 -- later counts the grants after t
 local function later(ledger, t)
-  local lo, hi = 0, min(ledger.size, ledger.count + ledger.pending)
+  local lo, hi = 0, min(ledger.capacity, ledger.count + ledger.pending)
   while lo < hi do
     local mid = ceil((lo + hi) / 2)
     if nth(ledger, mid) > t then lo = mid else hi = mid - 1 end
@@ -81,7 +85,7 @@ local function header(ledger, newest_index)
   return "s" .. ledger.token .. ledger.limit.stamp .. char(floor(high / 256) + 64 * ledger.kept, high % 256, low)
 end
 
--- put writes runs of records from an index of a ring on, but for the first `skip` permits
+-- put writes runs of records into a ring of `size` records, from an index on, but for the first `skip` permits
 local function put(key, size, index, runs, skip)
   local parts, from, many = {}, index, 0 -- what is not written yet
   for i = 1, #runs, 2 do
@@ -127,12 +131,12 @@ end
 -- holds twice, its newest records do
 local function write_anew(ledger, now)
   local key, limit = ledger.key, ledger.limit
-  local count = min(ledger.pending, ledger.size)
+  local count = min(ledger.pending, ledger.capacity)
   local kept = min(count, 2 * limit.n + CHUNK)
   local px = max(1, life(ledger.newest + limit.W - now), call("PTTL", key))
   call("SET", key, header(ledger, kept - 1), "PX", numbers.int(px))
   put(key, kept, 0, ledger.runs, ledger.pending - kept)
-  ledger.anew, ledger.size = nil, max(limit.n, kept)
+  ledger.anew, ledger.capacity = nil, max(limit.n, kept)
   ledger.count, ledger.newest_index, ledger.pending, ledger.runs, ledger.text, ledger.from = kept, kept - 1, 0, NONE, "", 0
 end
 
@@ -147,12 +151,12 @@ return {
     limit.reads = HEADER + WIDTH * (limit.n > READ_WHOLE and 1 or READ_WHOLE + 1)
   end,
 
-  read = function(_, limit, s, key, asked)
+  read = function(_, limit, s, key, max_bytes)
     if #s < HEADER then return nil end
     local a, b, c = byte(s, 17, 19)
     local newest_index = (a % 64 * 256 + b) * 256 + c
     local ledger = make(key, 1, newest_index, 0, sub(s, 2, 9), s)
-    if #s < asked and #s > HEADER then
+    if #s < max_bytes and #s > HEADER then
       ledger.count = (#s - HEADER) / WIDTH
       ledger.newest = newest_index < ledger.count and ledger.count % 1 == 0 and timestamp_at(s, HEADER + newest_index * WIDTH + 1)
     else
@@ -163,7 +167,7 @@ return {
     end
     if ledger.count % 1 ~= 0 or newest_index >= ledger.count or a > 191 then return nil end
     ledger.kept = floor(a / 64)
-    ledger.size = limit and max(limit.n, ledger.count) or ledger.count
+    ledger.capacity = limit and max(limit.n, ledger.count) or ledger.count
     return ledger
   end,
 
@@ -172,9 +176,9 @@ return {
     -- not from now, because the clock may go backwards after this
     local rounds = max(2, ceil(ledger.count / new.n) + 1)
     local left, grants = later(ledger, ledger.newest - rounds * new.W), {}
-    local size = max(1, ceil(left / GROUPS))
+    local group = max(1, ceil(left / GROUPS))
     while left > 0 do
-      local many = min(size, left)
+      local many = min(group, left)
       grants[#grants + 1] = nth(ledger, left - many + 1)
       grants[#grants + 1] = many
       left = left - many
@@ -208,7 +212,7 @@ return {
     ledger.anew, ledger.runs = true, grants
     for i = 2, #grants, 2 do ledger.pending = ledger.pending + grants[i] end
     ledger.newest = grants[#grants - 1] or 0
-    ledger.size = max(limit.n, ledger.pending)
+    ledger.capacity = max(limit.n, ledger.pending)
   end,
 
   -- earliest is never before the newest grant: a clock that went backwards, or a
@@ -244,10 +248,10 @@ return {
   -- write writes what is pending: what is larger than the ring fills all of it
   write = function(limit, ledger, now)
     if ledger.anew then return write_anew(ledger, now) end
-    local key, count, size = ledger.key, ledger.count, ledger.size
-    local many = min(ledger.pending, size)
-    if many > 0 and count < size and ledger.newest_index ~= count - 1 then turned(ledger) end
-    ledger.newest_index = (ledger.newest_index + ledger.pending) % size
+    local key, count, capacity = ledger.key, ledger.count, ledger.capacity
+    local many = min(ledger.pending, capacity)
+    if many > 0 and count < capacity and ledger.newest_index ~= count - 1 then turned(ledger) end
+    ledger.newest_index = (ledger.newest_index + ledger.pending) % capacity
     -- not SET: what a script sets takes the room that an argument of its calls before had
     if many == 1 and ledger.newest_index == 0 then -- the record stands right after the header
       call("SETRANGE", key, "0", header(ledger, 0) .. timestamp(ledger.newest))
@@ -255,14 +259,14 @@ return {
       if many == 1 then
         call("SETRANGE", key, offset(ledger.newest_index, 0), timestamp(ledger.newest))
       else
-        put(key, size, (ledger.newest_index + 1 - many) % size, ledger.runs, ledger.pending - many)
+        put(key, capacity, (ledger.newest_index + 1 - many) % capacity, ledger.runs, ledger.pending - many)
       end
       call("SETRANGE", key, "0", header(ledger, ledger.newest_index))
     end
     -- gives back what Redis set aside for a ring to grow, half of it: it grows no more
-    local full = count > 0 and count < size and count + many >= size
-    if full and size <= FITTED then call("SET", key, call("GETRANGE", key, 0, -1), "KEEPTTL") end
-    ledger.count, ledger.pending, ledger.runs, ledger.text, ledger.from = min(size, count + many), 0, NONE, "", 0
+    local full = count > 0 and count < capacity and count + many >= capacity
+    if full and capacity <= FITTED then call("SET", key, call("GETRANGE", key, 0, -1), "KEEPTTL") end
+    ledger.count, ledger.pending, ledger.runs, ledger.text, ledger.from = min(capacity, count + many), 0, NONE, "", 0
     if ledger.known then
       live(key, ledger.newest + limit.W - now)
     else
