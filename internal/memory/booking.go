@@ -117,7 +117,7 @@ func (p *ruleCall) lessen(token uint64, held int64) {
 	}
 	if p.ledger.token == token && p.state.newest() != newest {
 		p.ledger.token = 0
-		if !p.ledger.kept {
+		if !p.ledger.remembered {
 			p.tokens.remember(token, newest, p.now, p.extra)
 		}
 	}
@@ -172,16 +172,16 @@ func (p *ruleCall) ticketOfPostponed(since int64) int64 {
 
 // spend makes a grant at an instant that is not before earliest's.
 func (p *ruleCall) spend(at int64, token uint64) {
-	was, wasAt, kept := p.ledger.token, p.state.newest(), p.ledger.kept
+	was, wasAt, remembered := p.ledger.token, p.state.newest(), p.ledger.remembered
 	atOnce := p.index == 1 && (p.w < resentWithin || was != 0 && wasAt+resentWithin > p.now)
 	p.state.charge(p.numbers, at, p.cost)
-	p.ledger.token, p.ledger.kept = token, p.kind != luascripts.Leases && (p.index > 1 || atOnce)
+	p.ledger.token, p.ledger.remembered = token, p.kind != luascripts.Leases && (p.index > 1 || atOnce)
 	p.store()
 	if p.kind == luascripts.Leases {
 		p.tokens.lend(token, at+p.w, p.now, p.extra)
 		return
 	}
-	if !kept {
+	if !remembered {
 		p.tokens.remember(was, wasAt, p.now, p.extra)
 	}
 	if atOnce {

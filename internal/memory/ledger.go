@@ -46,12 +46,12 @@ type grant struct{ at, many int64 }
 
 // ledger is what was spent on a key.
 type ledger struct {
-	figures        // those of the last write
-	state   state  // nil when nothing was spent
-	version int64  // of the limit that it was written under
-	token   uint64 // of the newest grant; 0 is nobody
-	kept    bool   // that token is remembered besides: by `tokens`, or by the first rule of its call
-	expires int64  // in milliseconds
+	figures           // those of the last write
+	state      state  // nil when nothing was spent
+	version    int64  // of the limit that it was written under
+	token      uint64 // of the newest grant; 0 is nobody
+	remembered bool   // that token is remembered besides: by `tokens`, or by the first rule of its call
+	expires    int64  // in milliseconds
 }
 
 func fresh(l *numbers) state {

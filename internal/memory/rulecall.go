@@ -481,14 +481,14 @@ func (p *ruleCall) await(g gate, opens, latest int64) int64 {
 		p.forgetOpenings()
 	}
 	p.opening.add(m, before+p.cost)
-	p.opening.live(p.now, at-p.now+openingKept+p.extra)
+	p.opening.live(p.now, at-p.now+openingKnownFor+p.extra)
 	return at
 }
 
 // forgetOpenings drops some that are long past, or a busy key would keep all.
 func (p *ruleCall) forgetOpenings() {
 	for _, o := range slices.Clone(p.opening.order[:min(lateMost, p.opening.len())]) {
-		if opened, _ := strconv.ParseInt(o.member, 10, 64); opened+openingKept < p.now { // our own text
+		if opened, _ := strconv.ParseInt(o.member, 10, 64); opened+openingKnownFor < p.now { // our own text
 			p.opening.drop(o.member)
 		}
 	}

@@ -34,7 +34,7 @@ local BYTES = { [0] = 72, [3] = 96, [5] = 112 }
 
 local function fresh()
   return { -- all fields are named: a table that grows is slow
-    token = NO_TOKEN, kept = 0, known = false, newest = 0, used = 0, start = 0, before = 0, before_at = 0, taken = 0, changed = 0,
+    token = NO_TOKEN, remembered = 0, known = false, newest = 0, used = 0, start = 0, before = 0, before_at = 0, taken = 0, changed = 0,
     key = nil, limit = nil, tokens = nil, dirty = false, list = nil, alive = nil, granted = nil, carried = nil, t = nil, r = nil, f = nil,
   }
 end
@@ -97,7 +97,7 @@ local function read(kind, limit, s)
   if doubles > 0 then sum = sum + x + y end
   if not (n >= 1 and W >= 1 and sum >= 0 and sum < HUGE) then return nil end
   local ledger = {
-    token = string.sub(s, 2, 9), kept = string.byte(s, 17), known = true, newest = newest, used = used, start = start,
+    token = string.sub(s, 2, 9), remembered = string.byte(s, 17), known = true, newest = newest, used = used, start = start,
     before = before, before_at = before_at, taken = taken, changed = changed,
     key = nil, limit = nil, tokens = nil, dirty = false, list = nil, alive = nil, granted = nil, carried = nil, t = nil, r = nil, f = nil,
   }
@@ -115,7 +115,7 @@ local function value(limit, ledger)
   local doubles = kind.doubles or 0
   local x, y, z
   if doubles > 0 then x, y, z = kind.own(ledger) end
-  return string.char(ledger.kept) .. pack(FORMATS[doubles], ledger.newest, ledger.used, ledger.start, ledger.before, ledger.before_at,
+  return string.char(ledger.remembered) .. pack(FORMATS[doubles], ledger.newest, ledger.used, ledger.start, ledger.before, ledger.before_at,
     ledger.taken, ledger.changed,
     limit.n, limit.W, limit.a or 0, x or 0, y or 0, limit.b or 0, z or 0)
 end

@@ -77,7 +77,7 @@ end
 
 return {
   fresh = function()
-    return { key = nil, limit = nil, tokens = nil, token = numbers.NO_TOKEN, kept = 0, known = false, newest = 0, fence = 0, now = 0, live = nil,
+    return { key = nil, limit = nil, tokens = nil, token = numbers.NO_TOKEN, remembered = 0, known = false, newest = 0, fence = 0, now = 0, live = nil,
       ends = nil, ends_at = 0 }
   end,
 

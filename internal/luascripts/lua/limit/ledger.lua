@@ -2,12 +2,11 @@
 --
 -- A ledger is a string. It begins with a header of 16 bytes: 1 byte names the kind that wrote it, and with it the schema; 8 bytes
 -- are the token of the newest grant; 7 bytes the version of the limit that it was written
--- under. The rest is the kind's own. `kept` of it says where the token is remembered besides, see
--- tokens.lua.
+-- under. The rest is the kind's own. For all kinds but leases that begins with `remembered`, see tokens.lua.
 --
 -- A limit is a table that never changes: letter, kind, n, W, more and version, and what its
 -- kind reads of these. A ledger is a table that a script reads once, decides on, and writes
--- once: key, limit, token, kept, newest (instant of the newest grant, 0 for none), known
+-- once: key, limit, token, remembered, newest (instant of the newest grant, 0 for none), known
 -- (there is a value), and what its kind keeps. Each kind gives these functions:
 --
 --   fresh(limit, key)                   a key on which nothing was spent
@@ -122,7 +121,7 @@ local function read(rule, now, nothing)
   if writer ~= kind then
     local before = ledger
     ledger = fresh(limit, key)
-    ledger.token, ledger.kept, ledger.known, ledger.replaces = before.token, before.kept, true, true
+    ledger.token, ledger.remembered, ledger.known, ledger.replaces = before.token, before.remembered, true, true
     if not kind.lease then
       local grants = writer.grants(before, limit)
       if kind.carry then

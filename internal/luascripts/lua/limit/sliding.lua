@@ -1,7 +1,7 @@
 -- sliding.lua: the ledger of `sliding n/W`, a ring of grants in one string.
 --
 -- value  the header of every ledger, see ledger.lua; 3 bytes, index of the newest record, of
---        which the two highest bits are those of `kept`; records: 7 bytes each, big-endian
+--        which the two highest bits are those of `remembered`; records: 7 bytes each, big-endian
 --        microseconds, one a permit, at most the largest n so far
 --
 -- The k-th newest grant is one GETRANGE away, whatever n is; nothing has to be
@@ -36,7 +36,7 @@ end
 -- All fields are named, and `runs` is made with its first: a table that grows is slow
 local function make(key, count, newest_index, capacity, token, text)
   return {
-    key = key, limit = nil, tokens = nil, token = token, kept = 0, known = count > 0, newest = 0, dirty = false, list = nil, alive = nil,
+    key = key, limit = nil, tokens = nil, token = token, remembered = 0, known = count > 0, newest = 0, dirty = false, list = nil, alive = nil,
     count = count, newest_index = newest_index, capacity = capacity, pending = 0, runs = NONE, text = text, from = 0, read_before = nil,
     carried = nil, granted = nil,
   }
@@ -82,7 +82,7 @@ end
 local function header(ledger, newest_index)
   local low = newest_index % 256
   local high = (newest_index - low) / 256
-  return "s" .. ledger.token .. ledger.limit.stamp .. char(floor(high / 256) + 64 * ledger.kept, high % 256, low)
+  return "s" .. ledger.token .. ledger.limit.stamp .. char(floor(high / 256) + 64 * ledger.remembered, high % 256, low)
 end
 
 -- put writes runs of records into a ring of `size` records, from an index on, but for the first `skip` permits
@@ -132,12 +132,12 @@ end
 local function write_anew(ledger, now)
   local key, limit = ledger.key, ledger.limit
   local count = min(ledger.pending, ledger.capacity)
-  local kept = min(count, 2 * limit.n + CHUNK)
+  local records = min(count, 2 * limit.n + CHUNK)
   local px = max(1, life(ledger.newest + limit.W - now), call("PTTL", key))
-  call("SET", key, header(ledger, kept - 1), "PX", numbers.int(px))
-  put(key, kept, 0, ledger.runs, ledger.pending - kept)
-  ledger.anew, ledger.capacity = nil, max(limit.n, kept)
-  ledger.count, ledger.newest_index, ledger.pending, ledger.runs, ledger.text, ledger.from = kept, kept - 1, 0, NONE, "", 0
+  call("SET", key, header(ledger, records - 1), "PX", numbers.int(px))
+  put(key, records, 0, ledger.runs, ledger.pending - records)
+  ledger.anew, ledger.capacity = nil, max(limit.n, records)
+  ledger.count, ledger.newest_index, ledger.pending, ledger.runs, ledger.text, ledger.from = records, records - 1, 0, NONE, "", 0
 end
 
 return {
@@ -166,7 +166,7 @@ return {
       ledger.count = #two < 2 * WIDTH and newest_index + 1 or (call("STRLEN", key) - HEADER) / WIDTH
     end
     if ledger.count % 1 ~= 0 or newest_index >= ledger.count or a > 191 then return nil end
-    ledger.kept = floor(a / 64)
+    ledger.remembered = floor(a / 64)
     ledger.capacity = limit and max(limit.n, ledger.count) or ledger.count
     return ledger
   end,

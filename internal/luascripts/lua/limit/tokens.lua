@@ -7,9 +7,9 @@
 -- window, and where grants follow each other, so that one command looks it up and writes it. Only
 -- the first rule of a call remembers its token: what corrects a grant brings the same rules.
 --
--- kept  where the token in the header is remembered besides: 0 nowhere, so that it moves with the next grant; 1 by the first rule
---       of its call; 2 in the sorted set
--- tokens  sorted set of tokens. The score says what became of each:
+-- remembered  where the token in the header is remembered besides: 0 NOWHERE, so that it moves to the sorted set with the next grant;
+--             1 BY_FIRST, by the first rule of its call; 2 IN_SET, in the sorted set
+-- tokens      sorted set of tokens. The score says what became of each:
 --           the instant of its grant; of a lease the instant at which it ends, see leases.lua
 --           -t                        it was withdrawn at t; or t is RESENT_WITHIN before its grant stops to count, if that is later
 --           -ADJUSTMENT_OFFSET - instant    an adjustment, with the instant of what was paid more, as long as that counts
@@ -28,7 +28,7 @@ local write = ledger.write
 
 local call, byte = redis.call, string.byte
 local ADJUSTMENT_OFFSET = 4503599627370496
-local BY_FIRST, IN_SET = 1, 2 -- of `kept`
+local NOWHERE, BY_FIRST, IN_SET = 0, 1, 2 -- of `remembered`
 local STRETCH = 100000 -- the set gets a new life once in each, and lives so much longer than it must
 
 -- held_at is the instant of the token's grant, a negative number when the token
@@ -89,7 +89,7 @@ end
 -- It answers nil where only held_at can say that
 local function note(rule, token, now)
   local of = rule.ledger
-  if of.kept ~= IN_SET or rule.no_tokens or not at_once(rule, now) then return nil end
+  if of.remembered ~= IN_SET or rule.no_tokens or not at_once(rule, now) then return nil end
   of.noted = of.token ~= token and remember(of.tokens, { int(now), token }, now, of.newest, now)
   return of.noted and 1 or 0
 end
@@ -99,8 +99,8 @@ local function spend(rule, now, at, token)
   local of = rule.ledger
   local list, kind, newest, held = of.list, rule.kind, of.newest, of.token
   if not kind.lease then
-    local first, before = at_once(rule, now), newest + RESENT_WITHIN > now and held ~= NO_TOKEN and of.kept == 0
-    if not list then of.alive = of.kept == IN_SET and newest or 0 end
+    local first, before = at_once(rule, now), newest + RESENT_WITHIN > now and held ~= NO_TOKEN and of.remembered == NOWHERE
+    if not list then of.alive = of.remembered == IN_SET and newest or 0 end
     if of.granted then
       if before then of.granted[held] = of.granted.scores and of.granted.scores[held] or newest end
       of.granted[token] = at
@@ -115,7 +115,7 @@ local function spend(rule, now, at, token)
       if before then list[#list + 1], list[#list + 2] = int(newest), held end
       if first then list[#list + 1], list[#list + 2] = int(at), token end
     end
-    of.kept = rule.index > 1 and BY_FIRST or first and IN_SET or 0
+    of.remembered = rule.index > 1 and BY_FIRST or first and IN_SET or NOWHERE
   end
   kind.charge(rule.limit, of, at, rule.want)
   of.newest, of.token, of.dirty = at, token, true
@@ -145,8 +145,8 @@ local function spend_all(rule, now, tokens, many, i, replies)
     list[n + 1], list[n + 2], n = at, tokens[m], n + 2
     replies[i + m] = 0
   end
-  if of.kept == 0 then -- one grant after another would have written it
-    list[n + 1], list[n + 2], of.kept = at, tokens[many], IN_SET
+  if of.remembered == NOWHERE then -- one grant after another would have written it
+    list[n + 1], list[n + 2], of.remembered = at, tokens[many], IN_SET
   end
   of.list = list
 end
@@ -236,7 +236,7 @@ local function lessen(rule, now, held, token)
   give_back(rule, now, held, -rule.want, rule.stated_worth)
   if not newest or of.newest == newest then return end
   forget(rule)
-  if newest + RESENT_WITHIN > now and of.kept == 0 then remember(of.tokens, { int(newest), token }, newest, 0, now) end
+  if newest + RESENT_WITHIN > now and of.remembered == NOWHERE then remember(of.tokens, { int(newest), token }, newest, 0, now) end
 end
 
 return {
