@@ -57,7 +57,7 @@ func (s *leases) life(l *numbers) int64 { return s.last + l.w }
 // grants are none: a lease is no permit of a window.
 func (s *leases) grants(*numbers) []grant { return nil }
 
-func (s *leases) carried(*numbers, *numbers) state { return s }
+func (s *leases) carriedOver(*numbers, *numbers) state { return s }
 
 // lend gives a lease, and forgets some that ended.
 func (t *tokens) lend(token uint64, end, now, extra int64) {

@@ -35,10 +35,10 @@ type state interface {
 	// grants are the late ones, for a state of another kind; l is the new limit.
 	grants(l *numbers) []grant
 
-	// carried is the state as if the limit had been changed right after the newest
+	// carriedOver is the state as if the limit had been changed right after the newest
 	// grant. What it is told must not depend on now: until the next grant nothing
 	// is written, and an instant that moves on with the clock never comes.
-	carried(old, l *numbers) state
+	carriedOver(old, l *numbers) state
 }
 
 // grant is that so many permits went at an instant.
@@ -88,7 +88,7 @@ func (g *ledger) under(l *numbers) state {
 	var s state
 	switch {
 	case g.kind == l.kind:
-		s = g.state.carried(&numbers{figures: g.figures}, l)
+		s = g.state.carriedOver(&numbers{figures: g.figures}, l)
 	case l.kind == luascripts.Leases: // who was granted permits holds none of them
 		return fresh(l)
 	default:

@@ -130,5 +130,5 @@ func (s *sliding) grants(l *numbers) []grant {
 	return out
 }
 
-// carried is the state itself: a log serves any numbers.
-func (s *sliding) carried(*numbers, *numbers) state { return s }
+// carriedOver is the state itself: a log serves any numbers.
+func (s *sliding) carriedOver(*numbers, *numbers) state { return s }

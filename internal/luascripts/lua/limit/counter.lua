@@ -35,7 +35,7 @@ local BYTES = { [0] = 72, [3] = 96, [5] = 112 }
 local function fresh()
   return { -- all fields are named: a table that grows is slow
     token = NO_TOKEN, remembered = 0, known = false, newest = 0, used = 0, start = 0, before = 0, before_at = 0, taken = 0, changed = 0,
-    key = nil, limit = nil, tokens = nil, dirty = false, list = nil, alive = nil, granted = nil, carried = nil, t = nil, r = nil, f = nil,
+    key = nil, limit = nil, tokens = nil, dirty = false, list = nil, alive = nil, granted = nil, carried_over = nil, t = nil, r = nil, f = nil,
   }
 end
 
@@ -99,7 +99,7 @@ local function read(kind, limit, s)
   local ledger = {
     token = string.sub(s, 2, 9), remembered = string.byte(s, 17), known = true, newest = newest, used = used, start = start,
     before = before, before_at = before_at, taken = taken, changed = changed,
-    key = nil, limit = nil, tokens = nil, dirty = false, list = nil, alive = nil, granted = nil, carried = nil, t = nil, r = nil, f = nil,
+    key = nil, limit = nil, tokens = nil, dirty = false, list = nil, alive = nil, granted = nil, carried_over = nil, t = nil, r = nil, f = nil,
   }
   if doubles == 0 then a = nil else kind.keep(ledger, x, y, z) end
   if doubles < 5 then b = nil end
@@ -156,7 +156,7 @@ local counter = {
 -- first of them. The tally is all there is to know.
 counter.fixed = {
   scratch = scratch, fresh = fresh, grants = grants, read = read, value = value,
-  settle = function(limit, old, ledger)
+  carry_over = function(limit, old, ledger)
     fit(limit, ledger)
     if limit.W > old.W and ledger.before > 0 and ledger.before_at + limit.W > ledger.newest then recount(limit, ledger) end -- one window may hold both now
   end,
@@ -215,7 +215,7 @@ counter.calendar = {
     end
   end,
   covered = function(limit, now) return limit.bounds[1] <= now and now < limit.bounds[#limit.bounds] end,
-  settle = function(limit, _, ledger) recount(limit, ledger) end,
+  carry_over = function(limit, _, ledger) recount(limit, ledger) end,
   earliest = function(limit, ledger, now, before, cost)
     local a = max(now, ledger.newest, limit.bounds[1])
     local i = index(limit, a)
@@ -265,7 +265,7 @@ counter.step = {
   keep = function(ledger, have, anchor) ledger.have, ledger.anchor = have, anchor end,
   own = function(ledger) return ledger.have, ledger.anchor end,
   -- what is missing is carried over; under a stricter limit all that is known counts besides
-  settle = function(limit, old, ledger)
+  carry_over = function(limit, old, ledger)
     local full = ledger.have >= old.burst
     fit(limit, ledger)
     ledger.have, ledger.anchor = max(0, limit.burst - max(0, old.burst - ledger.have)), full and 0 or ledger.anchor

@@ -24,8 +24,8 @@
 --
 --   numbers(limit)                      reads limit.more, and says in limit.reads how much of a value is read at once
 --   covered(limit, now)                 whether it can decide about now
---   settle(limit, old, ledger)          carries a ledger over from other numbers
---   carry(limit, ledger, grants)        the same from the grants that another kind told
+--   carry_over(limit, old, ledger)      carries a ledger over from other numbers
+--   carry_grants(limit, ledger, grants) the same from the grants that another kind told
 --   worth(ledger)                       of the newest grant: what back needs to give as much as can be given
 --   owes(limit)                         where the next job waits for the permits of this one: how many times as long as for others, at most
 --   value(limit, ledger)                what stands after the header; or
@@ -124,8 +124,8 @@ local function read(rule, now, nothing)
     ledger.token, ledger.remembered, ledger.known, ledger.replaces = before.token, before.remembered, true, true
     if not kind.lease then
       local grants = writer.grants(before, limit)
-      if kind.carry then
-        kind.carry(limit, ledger, grants)
+      if kind.carry_grants then
+        kind.carry_grants(limit, ledger, grants)
       else
         for i = 1, #grants, 2 do kind.charge(limit, ledger, grants[i], grants[i + 1]) end
         ledger.newest, ledger.changed = before.newest, before.newest
@@ -133,9 +133,9 @@ local function read(rule, now, nothing)
     end
   else
     ledger.key, ledger.limit = key, limit
-    if old and kind.settle then kind.settle(limit, old, ledger) end
+    if old and kind.carry_over then kind.carry_over(limit, old, ledger) end
   end
-  if old and kind.settle or other or writer ~= kind then ledger.carried = true end
+  if old and kind.carry_over or other or writer ~= kind then ledger.carried_over = true end
   return ledger
 end
 
@@ -181,7 +181,7 @@ end
 -- one in force counts with it. It may have been of a shorter window.
 local function outlive(rule, now)
   local ledger = rule.ledger
-  if ledger.carried and ledger.newest > 0 then live(rule.key, rule.kind.ends(rule.limit, ledger) - now) end
+  if ledger.carried_over and ledger.newest > 0 then live(rule.key, rule.kind.ends(rule.limit, ledger) - now) end
 end
 
 -- free is how many permits are to be had right now

@@ -22,7 +22,7 @@ return function(script, form, keys, k, args, i, last, replies, existing)
     return i + 1
   end
   set_keys(rule, keys, k, nil, now)
-  if open(rule, now, fresh) or rule.ledger.carried then return i end
+  if open(rule, now, fresh) or rule.ledger.carried_over then return i end
   of, rule.no_tokens = rule.ledger, script.no_tokens
   if existing and not rule.no_tokens then -- alone: nobody looked yet
     rule.no_tokens = of.known and existing == 1 -- the ledger alone

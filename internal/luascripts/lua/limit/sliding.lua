@@ -38,7 +38,7 @@ local function make(key, count, newest_index, capacity, token, text)
   return {
     key = key, limit = nil, tokens = nil, token = token, remembered = 0, known = count > 0, newest = 0, dirty = false, list = nil, alive = nil,
     count = count, newest_index = newest_index, capacity = capacity, pending = 0, runs = NONE, text = text, from = 0, read_before = nil,
-    carried = nil, granted = nil,
+    carried_over = nil, granted = nil,
   }
 end
 
@@ -207,8 +207,8 @@ return {
     return other
   end,
 
-  -- carry makes a log of grants that the ledger of another kind told
-  carry = function(limit, ledger, grants)
+  -- carry_grants makes a log of grants that the ledger of another kind told
+  carry_grants = function(limit, ledger, grants)
     ledger.anew, ledger.runs = true, grants
     for i = 2, #grants, 2 do ledger.pending = ledger.pending + grants[i] end
     ledger.newest = grants[#grants - 1] or 0
