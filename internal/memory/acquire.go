@@ -60,10 +60,10 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	case v.refused:
 		c.leave()
 		c.done()
-		r.Promoted = c.leftBehind()
+		r.Promoted = c.promoteInLinesLeft()
 	case !v.bound:
 		c.grant(&r, v.at, a.Token)
-		// who came earlier than it was promised leaves its followers behind; and turns may have
+		// a job that came earlier than it was promised lets those behind it come earlier, too; and turns may have
 		// been promised the end of a lease, which comes nearer whenever one is given back
 		leased := c.rules[len(c.rules)-1].kind == luascripts.Leases
 		early := func(p *ruleCall) bool { return leased || p.place == turn && p.lastPromise > v.at+1000 }
@@ -72,7 +72,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		r.Status = luascripts.Booked
 		c.book(v, g)
 		c.done()
-		r.Promoted = c.offerUnheard(v, c.leftBehind())
+		r.Promoted = c.offerUnheard(v, c.promoteInLinesLeft())
 		if p := v.by; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
 			v.at, _ = p.line.promised.score(p.member)
 		}
@@ -99,8 +99,8 @@ func (c *call) offerUnheard(v verdict, promoted []luascripts.Promotion) []luascr
 	return p.promote(promoted, false)
 }
 
-// leftBehind tells who comes next in the lines in which the job does not wait any more.
-func (c *call) leftBehind() (next []luascripts.Promotion) {
+// promoteInLinesLeft promotes the next job of each line that the call's job has left.
+func (c *call) promoteInLinesLeft() (next []luascripts.Promotion) {
 	for i := range c.rules {
 		if p := &c.rules[i]; p.leftLine() {
 			next = p.promote(next, false)
@@ -163,7 +163,7 @@ func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
 }
 
 // book gives the job its places: it waits where it is held up, keeps its turn in
-// the rules before, which admitted it, and is in nobody's way in those behind. A
+// the rules before, which admitted it, and is in nobody's way in those after it. A
 // closed gate leaves it none, or its places would hold up others until it opens. A job that waits for a lease, which ends
 // when the gate is closed, keeps no turn.
 func (c *call) book(v verdict, g gate) {

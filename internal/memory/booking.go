@@ -226,13 +226,7 @@ func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
 		c.rules[i].park()
 		c.rules[i].outlive()
 	}
-	var next []luascripts.Promotion
-	for i := range c.rules {
-		if p := &c.rules[i]; p.leftLine() {
-			next = p.promote(next, false)
-		}
-	}
 	return luascripts.RefreshReply{
-		Status: luascripts.Booked, Rule: by.index, At: instantOf(at), Before: int(before), Promoted: c.missed(next),
+		Status: luascripts.Booked, Rule: by.index, At: instantOf(at), Before: int(before), Promoted: c.missed(c.promoteInLinesLeft()),
 	}
 }

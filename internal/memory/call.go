@@ -180,7 +180,7 @@ func (v verdict) atMost(latest int64) bool {
 }
 
 // freeBeforeClosing says that the job waits for a lease that may be given back while the gate is open. The end of
-// that lease, which the job is told, may be behind the closing. Who asks shortly before the opening, within reach, is
+// that lease, which the job is told, may come after the closing. Who asks shortly before the opening, within reach, is
 // like one who asks then. Who tries does not wait.
 func (v verdict) freeBeforeClosing(g gate, now, reach int64, mode luascripts.Mode) bool {
 	if !v.bound || v.by == nil || v.by.kind != luascripts.Leases || mode == luascripts.Try {

@@ -137,7 +137,7 @@ func (p *ruleCall) gone(now int64) (s state, left, frontAt int64) {
 	return s, max(0, left), frontAt
 }
 
-// follow says when jobs go one behind the other, from the first on.
+// follow says when jobs go one after the other, from the first on.
 func (p *ruleCall) follow(now int64) func(cost int64) int64 {
 	s, left, more := p.state, int64(0), wholeJobs
 	of, whole := s.(chargeable)

@@ -4,7 +4,7 @@
 -- ARGV[1]  text       of the rules, see rulecall.lua
 -- ARGV[2]  job        who goes first once it is open, or ""
 -- ARGV[3]  for_us     how long from now on; 0 opens it
--- ARGV[4]  rule       the rule that is closed: those before are narrower or share its key, those behind share it
+-- ARGV[4]  rule       the rule that is closed: those before are narrower or share its key, those after it share its key
 -- returns  {status, rule, now_us, until_us, version, promotions}, integers; see with_promotions in line.lua
 --          status 1 done, 5 to 8 see ledger.lua, the version is that of 7; rule is the one that can't be read
 --

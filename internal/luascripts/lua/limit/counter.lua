@@ -8,7 +8,7 @@
 -- newest  instant of the newest grant
 -- used    permits since the tally began at `start`
 -- before  permits of the tally before this one, whose last was at before_at
--- taken   begins as the instant of the first grant, and grows by 1 with each permit. Its value behind a grant is the
+-- taken   begins as the instant of the first grant, and grows by 1 with each permit. Its value after a grant is the
 --         worth of that: what was granted since is the difference
 -- changed  the newest grant when the limit was changed, or else just before the first one: nothing up to then is given back
 -- n W     the numbers it was written under

@@ -12,8 +12,8 @@ local RESENT_WITHIN, NONE, OFFERED_FOR = numbers.RESENT_WITHIN, line.NONE, line.
 local anybody, leave, missed, open_line, promote, park, promised =
   line.anybody, line.leave, line.missed, line.open_line, line.promote, line.park, line.promised
 local held_at, put, spend = tokens.held_at, tokens.put, tokens.spend
-local joint, last_of_group, left_behind, find_and_measure, open_rule, set_job, set_keys =
-  rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.find_and_measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
+local joint, last_of_group, promote_in_lines_left, find_and_measure, open_rule, set_job, set_keys =
+  rulecall.joint, rulecall.last_of_group, rulecall.promote_in_lines_left, rulecall.find_and_measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
 local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN = 0, 1, 2, 3, 4 -- statuses; ledger.lua has the others
 local TRY, BOOK, BOOK_LAST_RULE = 0, 2, 3 -- modes, see acquire.lua
@@ -158,7 +158,7 @@ local function repeated(call, held)
   return answer(call, GRANTED, 0, held)
 end
 
--- read opens the ledgers of a call whose keys stand behind keys[k]. The results:
+-- read opens the ledgers of a call whose keys stand after keys[k]. The results:
 --   1  whether all ledgers can be used and nobody waits in any line
 --   2  the status of a ledger that can't be used; nil when all can
 --   3  its rule
@@ -278,7 +278,7 @@ local function grant(script, call, at)
   for _, rule in ipairs(rules) do
     park(rule)
     if rule.ticket then leave(rule) end
-    -- who came earlier than it was promised leaves its followers behind; and turns may have
+    -- a job that came earlier than it was promised lets those behind it come earlier, too; and turns may have
     -- been promised the end of a lease, which comes nearer whenever one is given back
     local early = rules[#rules].kind.lease and rule.turns_end > 0 or rule.in_turns and rule.last_promise > at + 1000
     if rule.first_unparked or rule.parked > 0 or early or rule.missed then promote(rule, now, promoted, early) end
@@ -303,7 +303,7 @@ end
 local function keep_no_place(call, status, binding, at)
   leave_all(call.rules)
   done(call.rules, call.now)
-  return answer(call, status, binding, at, left_behind(call.rules, nil, call.now))
+  return answer(call, status, binding, at, promote_in_lines_left(call.rules, nil, call.now))
 end
 
 -- book gives a call its place in the lines
@@ -312,12 +312,12 @@ local function book(call, binding, at)
   -- a job keeps no turn until an hour when the gate is closed: the jobs behind it would have to wait for the next opening
   local waits_at = places.stand_for(rules, binding, at, now, opened(call.form.gate, at) > at)
   done(rules, now)
-  local promoted = offer_unheard(bound, now, left_behind(rules, waits_at, now))
+  local promoted = offer_unheard(bound, now, promote_in_lines_left(rules, waits_at, now))
   if #promoted > 0 and bound.kind.lease then at = promised(bound, bound.member) end -- it may be one of those who were just promised the end of a lease
   return answer(call, BOOKED, binding, at, promoted)
 end
 
--- decide answers a call of a form whose keys stand behind keys[k]
+-- decide answers a call of a form whose keys stand after keys[k]
 local function decide(script, form, keys, k, text)
   if form.failover_fault then error(form.failover_fault) end
   local now, rules, gate, mode, longest = script.now, form.rules, form.gate, form.mode, form.longest

@@ -109,7 +109,7 @@ local function in_time(rule, member, p, now)
   return member == rule.member or (p and p + GRACE >= now)
 end
 
--- line_ends is the rank behind the last who has a ticket in the line, counted once
+-- line_ends is the rank after the last job that has a ticket in the line, counted once
 local function line_ends(rule)
   rule.end_rank = rule.end_rank or redis.call("ZCOUNT", rule.line, "-inf", TICKETS_TO)
   return rule.end_rank
@@ -289,9 +289,9 @@ local function count_ahead(rule)
   local many = rule.waiting + rule.turns_ahead
   local cost = cost_of(rule.waiting > 0 and rule.front or rule.turn_front)
   if rule.mixed then
-    local behind
-    rule.costs, rule.ahead, behind = first_costs(rule)
-    if behind then rule.ahead = rule.ahead + permits(rule, rule.waiting, rule.turns_ahead, behind) end
+    local next_ticket
+    rule.costs, rule.ahead, next_ticket = first_costs(rule)
+    if next_ticket then rule.ahead = rule.ahead + permits(rule, rule.waiting, rule.turns_ahead, next_ticket) end
   else
     rule.ahead = many * cost
     if rule.kind.scratch and (cost > 1 or rule.want > 1) then
@@ -342,10 +342,10 @@ local function follow(rule, now, of, left)
 end
 
 -- rank counts the permits that go before the job, or before a newcomer: they are `ahead`. `costs` are the costs of the
--- first jobs among them. Turns have instants of their own. `behind` lists these instants, each with the number of
+-- first jobs among them. Turns have instants of their own. `promised_turns` lists these instants, each with the number of
 -- permits that go between it and the job: {instant, permits, instant, permits ...}
 local function rank(rule)
-  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.costs, rule.front_index = 0, rule.turns_end - rule.turn, 0, nil, nil, nil
+  rule.waiting, rule.turns_ahead, rule.ahead, rule.promised_turns, rule.costs, rule.front_index = 0, rule.turns_end - rule.turn, 0, nil, nil, nil
   if rule.ticket then
     local ticket = unparked(rule.ticket)
     if rule.front and rule.front ~= rule.member then rule.waiting = max(0, rule.parked + below(rule.line, ticket) - rule.first_rank) end
@@ -359,12 +359,12 @@ local function rank(rule)
   if rule.waiting > 0 and rule.turns_ahead > 0 and cost_of(rule.front) ~= cost_of(rule.turn_front) then rule.mixed = true end
   count_ahead(rule)
   if rule.turns_ahead == 0 then return end
-  rule.behind = {}
+  rule.promised_turns = {}
   local m, ticket, p, left = rule.turn_front, rule.turn_ticket, rule.turn_promised, rule.turns_ahead
   repeat
     local waiting = rule.waiting > 0 and max(0, rule.waiting - max(0, rule.parked + below(rule.line, ticket) - rule.first_rank)) or 0
-    rule.behind[#rule.behind + 1] = p or 0
-    rule.behind[#rule.behind + 1] = permits(rule, waiting, left, ticket)
+    rule.promised_turns[#rule.promised_turns + 1] = p or 0
+    rule.promised_turns[#rule.promised_turns + 1] = permits(rule, waiting, left, ticket)
     local more = left > 1
     if more then
       left = 1

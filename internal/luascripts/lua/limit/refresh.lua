@@ -17,7 +17,7 @@ local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local outlive = ledger.outlive
 local park, with_promotions = line.park, line.with_promotions
-local find_place, left_behind, open_rules, rules_at = rulecall.find_place, rulecall.left_behind, rulecall.open_rules, rulecall.rules_at
+local find_place, promote_in_lines_left, open_rules, rules_at = rulecall.find_place, rulecall.promote_in_lines_left, rulecall.open_rules, rulecall.rules_at
 local stand_for = places.stand_for
 
 return function(keys, args)
@@ -43,7 +43,7 @@ return function(keys, args)
       park(rule)
       outlive(rule, now)
     end
-    if moves then promoted = left_behind(rules, waits_at, now) end
+    if moves then promoted = promote_in_lines_left(rules, waits_at, now) end
     return with_promotions({ 2, at > now and by or place, at, rules[place].ahead }, rules, now, promoted)
   end
 

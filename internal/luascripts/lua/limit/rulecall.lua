@@ -1,8 +1,8 @@
 -- rulecall.lua: the rules that one call decides together, each on its key,
 -- narrowest first.
 --
--- Of each rule a call has three keys (ledger, tokens, line), the turns of each behind them when
--- the policy has several rules, and in a text nine fields with "|" behind each:
+-- Of each rule a call has three keys (ledger, tokens, line), the turns of each after them when
+-- the policy has several rules, and in a text nine fields, each with "|" after it:
 --
 --   kind n window_us more version  the limit, see ledger.lua
 --   cost       permits wanted, 1 to what the limit can ever grant
@@ -41,7 +41,7 @@
 --   rank       waiting, turns_ahead    how many are ahead of the job
 --              ahead                how many permits these want
 --              costs, front_index   the costs of the first of them, and which of these is that of `front`
---              behind               the turns that go before it: {instant, permits, instant, permits ...}
+--              promised_turns       the turns that go before it, see rank: {instant, permits, instant, permits ...}
 --   measure    by_ledger, by_turns  the first instants at which the rule admits the job
 --              held_up              true when the first job of the line goes before it
 --
@@ -89,7 +89,7 @@ local rules_of = memo(function(text)
   return { rules = rules, once = once }
 end)
 
--- set_keys gives a rule the keys behind keys[k] and the turns
+-- set_keys gives a rule the keys after keys[k], and the turns
 local function set_keys(rule, keys, k, turns, now)
   rule.key, rule.tokens, rule.line, rule.turns, rule.now = keys[k + 1], keys[k + 2], keys[k + 3], turns, now
   rule.ledger, rule.seen, rule.no_tokens, rule.askers = nil, nil, false, nil
@@ -99,7 +99,7 @@ end
 local function set_job(rule, job)
   rule.member = job ~= "" and rule.cost .. ":" .. job or ""
   rule.ticket, rule.in_turns, rule.last_promise, rule.no_turns = nil, false, nil, false
-  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.to_park, rule.missed = 0, 0, 0, nil, nil, nil
+  rule.waiting, rule.turns_ahead, rule.ahead, rule.promised_turns, rule.to_park, rule.missed = 0, 0, 0, nil, nil, nil
 end
 
 -- rule_on is a rule that a script asks about alone, with nobody's job
@@ -110,7 +110,7 @@ local function rule_on(key, tokens, line, limit, cost, closed_us, now)
   return rule
 end
 
--- rules_at gives the rules of a text their keys, of which there are `many` behind keys[k]
+-- rules_at gives the rules of a text their keys, of which there are `many` after keys[k]
 local function rules_at(text, keys, k, many, job, now)
   local rules = rules_of(text).rules
   local count = #rules
@@ -184,13 +184,13 @@ local function measure(rule, now)
     rule.by_ledger = max(rule.by_ledger, min(expected, NEVER))
   end
   rule.by_turns = rule.by_ledger
-  for i = 1, rule.behind and #rule.behind or 0, 2 do
-    if rule.behind[i] > b then rule.by_turns = max(rule.by_turns, earliest(rule, rule.behind[i], rule.behind[i + 1], rule.want)) end
+  for i = 1, rule.promised_turns and #rule.promised_turns or 0, 2 do
+    if rule.promised_turns[i] > b then rule.by_turns = max(rule.by_turns, earliest(rule, rule.promised_turns[i], rule.promised_turns[i + 1], rule.want)) end
   end
 end
 
--- left_behind tells the next job of each line that the job has left
-local function left_behind(rules, waits_at, now)
+-- promote_in_lines_left promotes the next job of each line that the call's job has left
+local function promote_in_lines_left(rules, waits_at, now)
   local promoted = {}
   for i, rule in ipairs(rules) do
     if i ~= waits_at and rule.ticket and not rule.in_turns and not is_parked(rule.ticket) then promote(rule, now, promoted) end
@@ -200,7 +200,7 @@ end
 
 -- joint is the first instant, not before a, at which all the rules from..to admit
 -- the job, and which rule put it off last: `by` when none of these did. Turns count only for
--- rules whose ledger admits it behind `reach`.
+-- rules whose ledger admits it after `reach`.
 local function joint(rules, from, to, a, by, reach)
   for i = from, to do
     if rules[i].by_ledger > a then a, by = rules[i].by_ledger, i end
@@ -255,6 +255,6 @@ end
 
 return {
   counts_until = counts_until, find_and_measure = find_and_measure, find_place = find_place, hold_after_failover = hold_after_failover, joint = joint,
-  last_of_group = last_of_group, left_behind = left_behind, open_rules = open_rules, open_rule = open_rule, read_rules = read_rules,
+  last_of_group = last_of_group, promote_in_lines_left = promote_in_lines_left, open_rules = open_rules, open_rule = open_rule, read_rules = read_rules,
   rule_on = rule_on, rules_at = rules_at, set_job = set_job, set_keys = set_keys,
 }

@@ -42,7 +42,7 @@ local function make(key, count, newest_index, capacity, token, text)
   }
 end
 
--- record is the one at an index of the ring. It is read with the next, for behind the
+-- record is the one at an index of the ring. It is read with the next, for next to the
 -- newest stands the oldest. From the second time on many are read at once
 local function record(ledger, index)
   local at = HEADER + index * WIDTH - ledger.from
@@ -110,7 +110,7 @@ end
 -- last first
 local function shift(ledger, index, many, by)
   while many > 0 do
-    local from = (index + many - 1) % ledger.count + 1 -- behind the last that is left
+    local from = (index + many - 1) % ledger.count + 1 -- after the last that is left
     local to = (index + many + by - 1) % ledger.count + 1
     local run = min(many, CHUNK, from, to)
     local at, new = HEADER + (from - run) * WIDTH, HEADER + (to - run) * WIDTH

@@ -54,7 +54,7 @@ local function held_at(rule, token)
   if not at then return nil end
   if at < -ADJUSTMENT_OFFSET then return -at - ADJUSTMENT_OFFSET end
   if at <= 0 then return at end
-  if lease then -- no lease begins after the newest one, or now. Its end less a length that was made shorter meanwhile may lie behind that
+  if lease then -- no lease begins after the newest one, or now. Its end less a length that was made shorter meanwhile may lie after that
     return at > rule.now and min(at - rule.W, max(rule.now, of.newest)) or nil
   end
   if at + RESENT_WITHIN > rule.now then return at end
@@ -121,7 +121,7 @@ local function spend(rule, now, at, token)
   of.newest, of.token, of.dirty = at, token, true
 end
 
--- spend_all grants the first `many` of some tokens, each at now, and puts their replies at replies[i] and behind. The
+-- spend_all grants the first `many` of some tokens, each at now, and puts their replies at replies[i] and after it. The
 -- caller fills in since when the first was possible
 local function spend_all(rule, now, tokens, many, i, replies)
   local of, kind, want = rule.ledger, rule.kind, rule.want
