@@ -42,26 +42,26 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		latest = c.now + int64(a.MaxWait/time.Microsecond)
 	}
 	v := c.instant(g, c.now+inline, a.Mode)
-	if gated := v.bound && v.by == nil && !v.refused; gated && a.Mode != luascripts.Try && v.at <= latest {
+	if gated := v.binds && v.rule == nil && !v.noPlace; gated && a.Mode != luascripts.Try && v.at <= latest {
 		v.at = c.afterOpening(g, v.at, latest)
 	}
 	r := luascripts.AcquireReply{From: instantOf(c.since()), Promised: instantOf(c.promisedBefore(v))}
-	if v.by != nil {
-		r.Rule = v.by.index
+	if v.rule != nil {
+		r.Rule = v.rule.index
 	}
 	switch {
-	case a.Mode == luascripts.Try && v.bound:
+	case a.Mode == luascripts.Try && v.binds:
 		c.done()
 		r.Promoted = c.offerUnheard(v, nil)
 	case v.at > latest && (latest <= c.now || !v.atMost(latest)):
 		c.leave()
 		c.done()
 		r.Status, r.Promoted = luascripts.TooLate, c.promote(func(p *ruleCall) bool { return p.place != nowhere })
-	case v.refused:
+	case v.noPlace:
 		c.leave()
 		c.done()
 		r.Promoted = c.promoteInLinesLeft()
-	case !v.bound:
+	case !v.binds:
 		c.grant(&r, v.at, a.Token)
 		// a job that came earlier than it was promised lets those behind it come earlier, too; and turns may have
 		// been promised the end of a lease, which comes nearer whenever one is given back
@@ -73,7 +73,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		c.book(v, g)
 		c.done()
 		r.Promoted = c.offerUnheard(v, c.promoteInLinesLeft())
-		if p := v.by; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
+		if p := v.rule; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
 			v.at, _ = p.line.promised.score(p.member)
 		}
 	}
@@ -89,7 +89,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 
 // offerUnheard lets the next in line know of a lease that is free, when it has not heard of it.
 func (c *call) offerUnheard(v verdict, promoted []luascripts.Promotion) []luascripts.Promotion {
-	p := v.by
+	p := v.rule
 	if p == nil || p.kind != luascripts.Leases || p.view.front == "" || p.view.front == p.member || p.closed > 0 {
 		return promoted
 	}
@@ -121,8 +121,8 @@ func (c *call) since() int64 {
 // promisedBefore is what the job was promised at its place on the key of the rule that holds it up, or
 // else at the narrowest one.
 func (c *call) promisedBefore(v verdict) int64 {
-	if v.bound && v.by != nil && v.by.place != nowhere {
-		return v.by.lastPromise
+	if v.binds && v.rule != nil && v.rule.place != nowhere {
+		return v.rule.lastPromise
 	}
 	for i := range c.rules {
 		if c.rules[i].place != nowhere {
@@ -167,11 +167,11 @@ func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
 // closed gate leaves it none, or its places would hold up others until it opens. A job that waits for a lease, which ends
 // when the gate is closed, keeps no turn.
 func (c *call) book(v verdict, g gate) {
-	if v.by == nil {
+	if v.rule == nil {
 		c.leave()
 		return
 	}
-	c.standFor(v.by, v.at, g.opened(v.at) > v.at)
+	c.standFor(v.rule, v.at, g.opened(v.at) > v.at)
 }
 
 // afterOpening is the instant of a job that waits for a gate. One that would come after `latest` does not wait.
@@ -182,14 +182,14 @@ func (c *call) afterOpening(g gate, opens, latest int64) int64 {
 	return opens
 }
 
-// standFor gives the job its places while a rule puts it off until an instant, without turns where noTurns says so.
-func (c *call) standFor(by *ruleCall, at int64, noTurns bool) {
-	admitted := c.admitted(by)
+// standFor gives the job its places while the binding rule holds it up until an instant, without turns where noTurns says so.
+func (c *call) standFor(binding *ruleCall, at int64, noTurns bool) {
+	admitted := c.admitted(binding)
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
-		case p == by && p.follows(at):
+		case p == binding && p.follows(at):
 			p.stand(turn, at)
-		case p == by:
+		case p == binding:
 			p.stand(waits, at)
 		case p.group > 0 && p.group <= admitted && !noTurns:
 			p.stand(turn, at)
@@ -201,15 +201,15 @@ func (c *call) standFor(by *ruleCall, at int64, noTurns bool) {
 
 // admitted is the last group in which a job keeps its turn while a rule holds it
 // up. A lease holds up nobody at rates of its own key and wider ones.
-func (c *call) admitted(by *ruleCall) int {
-	if by.group > 0 {
-		return by.group
+func (c *call) admitted(binding *ruleCall) int {
+	if binding.group > 0 {
+		return binding.group
 	}
 	last := 0
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
 		case p.group == 0:
-		case p.sharesKey(by):
+		case p.sharesKey(binding):
 			return p.group - 1
 		default:
 			last = p.group

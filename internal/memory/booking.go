@@ -208,11 +208,11 @@ func (c *call) standsAt() *ruleCall {
 // not asked, or it would be told later and later by those who join that line. A
 // narrower rule that admits it before its turn comes there puts nothing off.
 func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
-	at, by, before := c.now, stands, stands.ahead.permits()
+	at, delayedBy, before := c.now, stands, stands.ahead.permits()
 	c.sets(func(set []ruleCall) bool {
 		due, last := joint(set, c.now, c.now)
 		if last != nil && due >= at {
-			at, by = due, last
+			at, delayedBy = due, last
 		}
 		return stands.index > set[len(set)-1].index
 	})
@@ -220,13 +220,13 @@ func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
 	// rule holds up now gets its place there, and is parked in the wider lines. A parked job gets its place in
 	// the line again: nobody would tell it otherwise that it may come earlier
 	if at > c.now {
-		c.standFor(by, at, false)
+		c.standFor(delayedBy, at, false)
 	}
 	for i := range c.rules {
 		c.rules[i].park()
 		c.rules[i].outlive()
 	}
 	return luascripts.RefreshReply{
-		Status: luascripts.Booked, Rule: by.index, At: instantOf(at), Before: int(before), Promoted: c.missed(c.promoteInLinesLeft()),
+		Status: luascripts.Booked, Rule: delayedBy.index, At: instantOf(at), Before: int(before), Promoted: c.missed(c.promoteInLinesLeft()),
 	}
 }

@@ -134,14 +134,14 @@ local function follows(rule, at)
   return rule.by_turns == at and rule.by_ledger < at
 end
 
--- stand_for gives the job its places while a rule puts it off until an instant, and
+-- stand_for gives the job its places while the binding rule holds it up until an instant, and
 -- answers in whose line it waits, nil when it only follows turns. In the narrower groups, which admitted it, and in that of the
--- rule itself it keeps its turn, unless without_turns. A job that waits for a lease keeps no turn at the rates of its key, nor at
+-- binding rule it keeps its turn, unless without_turns. A job that waits for a lease keeps no turn at the rates of its key, nor at
 -- wider ones.
 local function stand_for(rules, binding, at, now, without_turns)
-  local bound, waits_at = rules[binding], nil
+  local binding_rule, waits_at = rules[binding], nil
   for i, rule in ipairs(rules) do
-    local keeps_turn = rule.group < bound.group or (rule.group == bound.group and not bound.kind.lease)
+    local keeps_turn = rule.group < binding_rule.group or (rule.group == binding_rule.group and not binding_rule.kind.lease)
     if i == binding and not follows(rule, at) then waits_at = i end
     if i == binding or (keeps_turn and not rule.kind.lease and not without_turns) then stand(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
   end

@@ -33,18 +33,18 @@ return function(keys, args)
     local rules = rules_at(args[2], keys, width * (i - 1), width, args[2 + i], now)
     local failed, which, newer = open_rules(rules, now)
     if failed then return { failed, which, newer, 0, 0 } end
-    local place, at, by = find_place(rules, now)
+    local place, at, delayed_by = find_place(rules, now)
     if not place then return { 0, 0, 0, 0, 0 } end
 
     local promoted = {}
     local moves = at > now
-    local waits_at = moves and stand_for(rules, by, at, now)
+    local waits_at = moves and stand_for(rules, delayed_by, at, now)
     for _, rule in ipairs(rules) do
       park(rule)
       outlive(rule, now)
     end
     if moves then promoted = promote_in_lines_left(rules, waits_at, now) end
-    return with_promotions({ 2, at > now and by or place, at, rules[place].ahead }, rules, now, promoted)
+    return with_promotions({ 2, at > now and delayed_by or place, at, rules[place].ahead }, rules, now, promoted)
   end
 
   if bookings == 1 then return { now, refresh(1) } end

@@ -198,17 +198,17 @@ local function promote_in_lines_left(rules, waits_at, now)
   return promoted
 end
 
--- joint is the first instant, not before a, at which all the rules from..to admit
--- the job, and which rule put it off last: `by` when none of these did. Turns count only for
+-- joint is the first instant, not before `at`, at which all the rules from..to admit
+-- the job, and the index of the rule that delays it until then: `delayed_by` when none of these does. Turns count only for
 -- rules whose ledger admits it after `reach`.
-local function joint(rules, from, to, a, by, reach)
+local function joint(rules, from, to, at, delayed_by, reach)
   for i = from, to do
-    if rules[i].by_ledger > a then a, by = rules[i].by_ledger, i end
+    if rules[i].by_ledger > at then at, delayed_by = rules[i].by_ledger, i end
   end
   for i = from, to do
-    if rules[i].by_ledger > reach and rules[i].by_turns > a then a, by = rules[i].by_turns, i end
+    if rules[i].by_ledger > reach and rules[i].by_turns > at then at, delayed_by = rules[i].by_turns, i end
   end
-  return a, by
+  return at, delayed_by
 end
 
 -- last_of_group is the last rule that shares the key of rule i; of leases each is by itself
@@ -228,8 +228,8 @@ local function find_and_measure(rules, now)
   end
 end
 
--- find_place is the rule in whose line the job waits, or in which it has any place, nil when
--- in none; the instant, now when it has come; and the rule that put that off last.
+-- find_place finds the index of the rule in whose line the job waits, or else of the first in which it has a place, nil for
+-- none; the instant, now when it has come; and the index of the rule that delays the job until then.
 -- It looks at all rules, because the job may have a place in any. The instant is the latest that the rules up to that
 -- one tell. Later rules do not count: the job has no place there, and whoever joins such a line would put it off again and
 -- again. A rule whose ledger admits the job now does not count either, although turns may be ahead: the job keeps its place.
@@ -243,14 +243,14 @@ local function find_place(rules, now)
   end
   if not place then return nil end
 
-  local at, by, i = now, place, 1
+  local at, delayed_by, i = now, place, 1
   while i <= place do
     local to = last_of_group(rules, i)
     local due, last = joint(rules, i, to, now, place, now)
-    if due > now and due >= at then at, by = due, last end
+    if due > now and due >= at then at, delayed_by = due, last end
     i = to + 1
   end
-  return place, at, by
+  return place, at, delayed_by
 end
 
 return {
