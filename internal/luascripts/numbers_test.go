@@ -21,7 +21,7 @@ var textJoins = map[string][]string{
 	"taskid.lua":   {`short .. record end`, `string.format("\3%d:", #short) .. short .. record`},
 	"setlimit.lua": {`int(version) .. " " .. limit .. replaced`},
 	"sliding.lua": {
-		`call("GETRANGE", ledger.key, turn, -1) .. call("GETRANGE", ledger.key, HEADER, turn - 1)`,
+		`call("GETRANGE", ledger.key, oldest, -1) .. call("GETRANGE", ledger.key, HEADER, oldest - 1)`,
 		`"s" .. ledger.token .. ledger.limit.stamp .. char(`, `header(ledger, ledger.newest_index) .. records`, `header(ledger, 0) .. timestamp(ledger.newest)`, `"s" .. token .. limit.stamp .. "\0\0\0" .. timestamp(now)`,
 	},
 	"fetch.lua":         {`(now and "1" or "0") .. waits`, `prefix .. id`},

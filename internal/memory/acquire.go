@@ -171,7 +171,7 @@ func (c *call) book(v verdict, g gate) {
 		c.leave()
 		return
 	}
-	c.standFor(v.rule, v.at, g.opened(v.at) > v.at)
+	c.takePlaces(v.rule, v.at, g.opened(v.at) > v.at)
 }
 
 // afterOpening is the instant of a job that waits for a gate. One that would come after `latest` does not wait.
@@ -182,17 +182,17 @@ func (c *call) afterOpening(g gate, opens, latest int64) int64 {
 	return opens
 }
 
-// standFor gives the job its places while the binding rule holds it up until an instant, without turns where noTurns says so.
-func (c *call) standFor(binding *ruleCall, at int64, noTurns bool) {
+// takePlaces gives the job its places while the binding rule holds it up until an instant, without turns where noTurns says so.
+func (c *call) takePlaces(binding *ruleCall, at int64, noTurns bool) {
 	admitted := c.admitted(binding)
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
 		case p == binding && p.follows(at):
-			p.stand(turn, at)
+			p.takePlace(turn, at)
 		case p == binding:
-			p.stand(waits, at)
+			p.takePlace(waits, at)
 		case p.group > 0 && p.group <= admitted && !noTurns:
-			p.stand(turn, at)
+			p.takePlace(turn, at)
 		default:
 			p.stepAside(at)
 		}

@@ -137,7 +137,7 @@ func (c *call) close(shut *ruleCall, us int64) int64 {
 	shut.line.mark(closedSince, since)
 	shut.line.live(c.now, until-c.now+1_000_000+c.extra)
 	for i := range c.rules {
-		c.rules[i].find()
+		c.rules[i].findTicket()
 	}
 	if shut.member == "" || shut.place != nowhere {
 		return until
@@ -220,7 +220,7 @@ func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
 	// rule holds up now gets its place there, and is parked in the wider lines. A parked job gets its place in
 	// the line again: nobody would tell it otherwise that it may come earlier
 	if at > c.now {
-		c.standFor(delayedBy, at, false)
+		c.takePlaces(delayedBy, at, false)
 	}
 	for i := range c.rules {
 		c.rules[i].park()

@@ -37,9 +37,9 @@ type ruleCall struct {
 	lastPromise int64
 	ahead       ahead
 
-	heldUp   bool  // the first who waits goes before the job
-	byLedger int64 // when this rule admits the job, if all ahead go as early as they can
-	byTurns  int64 // when it does if turns ahead go when they were promised
+	behindFront bool  // the first who waits goes before the job
+	byLedger    int64 // when this rule admits the job, if all ahead go as early as they can
+	byTurns     int64 // when it does if turns ahead go when they were promised
 }
 
 // sharesKey says that two rules have the same key, as in every call of the policy before, and not by chance.
@@ -51,7 +51,7 @@ func (p *ruleCall) sharesKey(other *ruleCall) bool {
 func (p *ruleCall) findAndMeasure() {
 	p.view = p.line.read(p.member, p.now)
 	p.turnsLeft = p.leftTurns()
-	p.find()
+	p.findTicket()
 	p.ahead = ahead{
 		line: &p.line.set, turns: p.turns, mixed: p.line.isMixed(), squeezed: p.line.squeezedIn(),
 		first: p.view.first, last: p.view.last, firstTurn: len(p.turnsLeft), lastTurn: p.turns.len(), numbers: p.numbers,
@@ -66,7 +66,8 @@ func (p *ruleCall) findAndMeasure() {
 	p.measure()
 }
 
-func (p *ruleCall) find() {
+// findTicket finds where the job stands, and its ticket.
+func (p *ruleCall) findTicket() {
 	if p.member == "" {
 		return
 	}
@@ -85,7 +86,7 @@ func (p *ruleCall) find() {
 
 // grantable says that the job passes no job that waits.
 func (p *ruleCall) grantable() bool {
-	return !p.heldUp && (p.place != nowhere || p.view.first == p.view.last)
+	return !p.behindFront && (p.place != nowhere || p.view.first == p.view.last)
 }
 
 // chargeable is a state that earliest must be told whole jobs of: what one leaves over of a window
@@ -97,10 +98,10 @@ func (c *calendar) scratch() state { d := *c; return &d }
 func (s *step) scratch() state     { c := *s; return &c }
 func (s *sliding) scratch() state  { return &sliding{slices.Clone(s.ring), s.newestIndex} }
 
-// gone is the state after the first jobs ahead were granted, each as a whole and as early as it can
-// be. The other results are how many permits still go before the job then, and the instant at which
+// chargeAhead is the state as it will be when the first jobs ahead are granted, each as a whole and as early as it can
+// be. It is a copy when something had to be charged. The other results are how many permits still go before the job then, and the instant at which
 // the first job of the line goes, 0 when that does not matter.
-func (p *ruleCall) gone(now int64) (s state, left, frontAt int64) {
+func (p *ruleCall) chargeAhead(now int64) (s state, left, frontAt int64) {
 	s, left = p.state, p.ahead.permits()
 	if left == 0 {
 		return s, 0, 0
@@ -169,10 +170,10 @@ func (p *ruleCall) earliest(now, before, cost int64) int64 {
 // comes when the first is expected at the latest.
 func (p *ruleCall) measure() {
 	b := max(p.now, p.closed)
-	s, left, frontAt := p.gone(b)
+	s, left, frontAt := p.chargeAhead(b)
 	p.byLedger = earliest(p.numbers, s, b, left, p.cost)
-	p.heldUp = p.ahead.mixed && p.place != nowhere && frontAt > 0 && frontAt < p.byLedger
-	if p.heldUp {
+	p.behindFront = p.ahead.mixed && p.place != nowhere && frontAt > 0 && frontAt < p.byLedger
+	if p.behindFront {
 		expected, _ := p.line.promised.score(p.view.front)
 		if expected <= p.now {
 			expected += grace
@@ -311,9 +312,9 @@ const (
 	turn          // among the turns: this rule admitted it, and a wider one holds it up
 )
 
-// stand gives the job a place and a promise. A job that has a ticket keeps it, and a
+// takePlace gives the job a place and a promise. A job that has a ticket keeps it, and a
 // newcomer comes behind all.
-func (p *ruleCall) stand(to place, at int64) {
+func (p *ruleCall) takePlace(to place, at int64) {
 	p.line.promised.add(p.member, at)
 	switch p.place {
 	case to:
@@ -447,8 +448,8 @@ func rooms(ticket int64) int64 {
 // clear drops some jobs that have been late for an hour. It leaves the jobs that this call is about to park.
 func (p *ruleCall) clear() {
 	promised, turns := &p.line.promised, p.lateTurns()
-	gone := promised.order[:min(lateMost, promised.below(p.now-parkedFor+1))]
-	for _, g := range append([]scored[string](nil), gone...) {
+	outdated := promised.order[:min(lateMost, promised.below(p.now-parkedFor+1))]
+	for _, g := range append([]scored[string](nil), outdated...) {
 		if ticket, ok := p.line.score(g.member); (!ok || parked(ticket)) && !slices.Contains(turns, g.member) {
 			p.line.squeezeOut(p.ticketOf(g.member), p.unitsOf(costOf(g.member)))
 			p.line.drop(g.member)

@@ -51,7 +51,7 @@ func (s *sliding) charge(l *numbers, at, cost int64) {
 // spend writes records into a ring of n, or of as many as it has.
 func (s *sliding) spend(n int, at int64, many int) {
 	if grow := min(many, n-len(s.ring)); grow > 0 {
-		s.ring = slices.Grow(s.turned(), grow)
+		s.ring = slices.Grow(s.oldestFirst(), grow)
 		for range grow {
 			s.ring = append(s.ring, at)
 		}
@@ -64,8 +64,8 @@ func (s *sliding) spend(n int, at int64, many int) {
 	}
 }
 
-// turned is the ring with the oldest first.
-func (s *sliding) turned() []int64 {
+// oldestFirst is the ring with the oldest first.
+func (s *sliding) oldestFirst() []int64 {
 	if s.newestIndex >= len(s.ring)-1 {
 		return s.ring
 	}

@@ -25,8 +25,8 @@ local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local CLOSED, IN, LAST, SINCE, PARK_OFFSET, PROMISE_OFFSET, ROOM, mark =
   line.CLOSED, line.IN, line.LAST, line.SINCE, line.PARK_OFFSET, line.PROMISE_OFFSET, line.ROOM, line.mark
-local find, is_squeezed, read_line, open_line, promote, squeeze, with_promotions =
-  line.find, line.is_squeezed, line.read_line, line.open_line, line.promote, line.squeeze, line.with_promotions
+local find_ticket, is_squeezed, read_line, open_line, promote, squeeze, with_promotions =
+  line.find_ticket, line.is_squeezed, line.read_line, line.open_line, line.promote, line.squeeze, line.with_promotions
 local open_rules, rules_at = rulecall.open_rules, rulecall.rules_at
 local first_ticket, join_at = places.first_ticket, places.join_at
 
@@ -61,7 +61,7 @@ return function(keys, args)
     live(shut.line, until_us - now + 1000000)
     for _, rule in ipairs(rules) do
       read_line(rule, now)
-      find(rule)
+      find_ticket(rule)
     end
     if job ~= "" and not shut.ticket then
       for i, rule in ipairs(rules) do -- first in all of them: an order that differs between rules would never end

@@ -55,10 +55,10 @@ local function in_widest(rules, widest, now, reach)
 end
 
 -- refuses is the first rule from..to that the job must not pass: somebody waits there and it has no ticket, or the first in line
--- goes before it, see held_up
+-- goes before it
 local function refuses(rules, from, to)
   for i = from, to do
-    if rules[i].held_up or not rules[i].ticket and rules[i].front then return i end
+    if rules[i].behind_front or not rules[i].ticket and rules[i].front then return i end
   end
 end
 
@@ -280,7 +280,7 @@ local function grant(script, call, at)
     if rule.ticket then leave(rule) end
     -- a job that came earlier than it was promised lets those behind it come earlier, too; and turns may have
     -- been promised the end of a lease, which comes nearer whenever one is given back
-    local early = rules[#rules].kind.lease and rule.turns_end > 0 or rule.in_turns and rule.last_promise > at + 1000
+    local early = rules[#rules].kind.lease and rule.end_turn_rank > 0 or rule.in_turns and rule.last_promise > at + 1000
     if rule.first_unparked or rule.parked > 0 or early or rule.missed then promote(rule, now, promoted, early) end
     if rule.kind.lease then call.fence = rule.ledger.fence end
   end
@@ -310,7 +310,7 @@ end
 local function book(call, binding, at)
   local rules, binding_rule, now = call.rules, call.rules[binding], call.now
   -- a job keeps no turn until an hour when the gate is closed: the jobs behind it would have to wait for the next opening
-  local waits_at = places.stand_for(rules, binding, at, now, opened(call.form.gate, at) > at)
+  local waits_at = places.take_places(rules, binding, at, now, opened(call.form.gate, at) > at)
   done(rules, now)
   local promoted = offer_unheard(binding_rule, now, promote_in_lines_left(rules, waits_at, now))
   -- the job may be one of those that were just promised the end of a lease

@@ -126,15 +126,15 @@ end
 -- read_turns is read_line for the turns of the call's policy
 local function read_turns(rule, now)
   local v = redis.call("ZRANGE", rule.turns, "0", "1", "WITHSCORES") -- where there is one at most, that is all
-  rule.turns_end = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", rule.turns)) -- miniredis may let them go meanwhile
-  rule.no_turns = rule.turns_end == 0
+  rule.end_turn_rank = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", rule.turns)) -- miniredis may let them go meanwhile
+  rule.no_turns = rule.end_turn_rank == 0
   local m, ticket = v[1], tonumber(v[2])
   rule.first_turn = m
   while m do
     local u = redis.call("ZMSCORE", rule.line, "@" .. m, "#" .. m)
     local p = u[1] and u[1] - PROMISE_OFFSET
     local keeps = kept_ticket(u[2]) == ticket
-    if rule.turn == 20 or keeps and in_time(rule, m, p, now) then
+    if rule.first_turn_rank == 20 or keeps and in_time(rule, m, p, now) then
       rule.turn_front, rule.turn_ticket, rule.turn_promised = m, ticket, p
       break
     end
@@ -144,8 +144,8 @@ local function read_turns(rule, now)
       found_late(rule, m, ticket)
       rule.unkept[#rule.unkept + 1] = "#" .. m
     end
-    rule.turn = rule.turn + 1
-    m, ticket = at_rank(rule.turns, rule.turn)
+    rule.first_turn_rank = rule.first_turn_rank + 1
+    m, ticket = at_rank(rule.turns, rule.first_turn_rank)
   end
 end
 
@@ -154,7 +154,8 @@ end
 --   first_unparked  the first job that is not parked, late or not
 --   first_rank      the rank of the first job that is neither parked nor late; up to line_ends the jobs wait
 --   front           that job; front_ticket and front_promised are its ticket and its promise
---   turn, turns_end, turn_front  the same of the turns: ranks turn to turns_end - 1 wait; first_turn is the first, late or not
+--   first_turn_rank, end_turn_rank, turn_front  the same of the turns: ranks from the first to the second - 1 wait
+--   first_turn      the first of the turns, late or not
 --   to_park         up to 20 late jobs of each set, as arguments of a ZADD that parks them
 --   turns_late      up to 20 turns that hold up nobody: their jobs are late, or do not keep them any more; unkept has those
 --                   that are late, as members of kept
@@ -164,7 +165,7 @@ end
 -- job of the line, if the caller has read it and nothing was written since.
 local function read_line(rule, now, only_line, v)
   rule.parked, rule.first_rank, rule.end_rank, rule.to_park, rule.first_unparked, rule.front = 0, 0, 0, NONE, nil, nil
-  rule.turn, rule.turns_end, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
+  rule.first_turn_rank, rule.end_turn_rank, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
   rule.turn_promised, rule.in_line, rule.in_kept, rule.last_promise, rule.first_turn, rule.unkept = nil, nil, nil, nil, nil, NONE
   if rule.nobody then return end
   v = v or redis.call("ZRANGE", rule.line, "0", "0", "WITHSCORES")
@@ -211,8 +212,8 @@ local function park(rule)
   live(rule.line, PARKED_FOR) -- miniredis may have let it go since it was read
 end
 
--- find is the job's ticket, and whether it is one of a turn, by whatever policy
-local function find(rule)
+-- find_ticket finds the job's ticket, and whether it is one of a turn, by whatever policy
+local function find_ticket(rule)
   rule.ticket, rule.in_turns = rule.in_line or rule.in_kept, not rule.in_line and rule.in_kept ~= nil
 end
 
@@ -257,7 +258,7 @@ local function permits(rule, waiting, turns, from)
     ends = ticket_behind(rule, cost_of(m), ticket)
   end
   if rule.turns_ahead > 0 then
-    local m, ticket = at_rank(rule.turns, rule.turn + rule.turns_ahead - 1)
+    local m, ticket = at_rank(rule.turns, rule.first_turn_rank + rule.turns_ahead - 1)
     ends = max(ends, ticket_behind(rule, cost_of(m), ticket))
   end
   return (units_between(from, ends) + (mark(rule, SQUEEZED) or PARK_OFFSET) - PARK_OFFSET) * rule.limit.unit
@@ -266,9 +267,9 @@ end
 -- first_costs finds, of a line with mixed costs, what the first jobs ahead cost, in their order, and their sum; the ticket of the
 -- job after these; and, as rule.front_index, which of these costs is that of `front`
 local function first_costs(rule)
-  local waiting, turns = NONE, NONE
-  if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + min(rule.waiting, WHOLE_JOBS + 1) - 1, "WITHSCORES") end
-  if rule.turns_ahead > 0 then turns = redis.call("ZRANGE", rule.turns, rule.turn, rule.turn + min(rule.turns_ahead, WHOLE_JOBS + 1) - 1, "WITHSCORES") end
+  local waiting, turns, first, first_turn = NONE, NONE, rule.first_rank, rule.first_turn_rank
+  if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, first, first + min(rule.waiting, WHOLE_JOBS + 1) - 1, "WITHSCORES") end
+  if rule.turns_ahead > 0 then turns = redis.call("ZRANGE", rule.turns, first_turn, first_turn + min(rule.turns_ahead, WHOLE_JOBS + 1) - 1, "WITHSCORES") end
   local costs, sum, i, j = {}, 0, 1, 1
   while true do
     local ticket, other = tonumber(waiting[i + 1]), tonumber(turns[j + 1])
@@ -302,9 +303,9 @@ local function count_ahead(rule)
   rule.ahead = min(rule.ahead, PERMITS_AHEAD_MOST)
 end
 
--- gone is the ledger of a rule after the first jobs ahead were granted, each as a whole and as early as it can be. The other
--- results are how many permits still go before the job then, and the instant at which `front` goes
-local function gone(rule, now)
+-- charge_ahead is the ledger of a rule as it will be when the first jobs ahead are granted, each as a whole and as early as it can be.
+-- It is a copy when something had to be charged. The other results are how many permits still go before the job then, and the instant at which `front` goes
+local function charge_ahead(rule, now)
   local costs, kind, limit, left, front_at = rule.costs, rule.kind, rule.limit, rule.ahead, nil
   if not costs then return rule.ledger, left end
   if not kind.scratch then
@@ -325,7 +326,7 @@ local function gone(rule, now)
 end
 
 -- follow returns a function. Each call of it says when the next job goes, of those that come one by one behind
--- the jobs that `gone` let go
+-- the jobs that charge_ahead let go
 local function follow(rule, now, of, left)
   local kind, limit, more = rule.kind, rule.limit, WHOLE_JOBS - #(rule.costs or NONE)
   if rule.kind.scratch and of == rule.ledger then of = kind.scratch(of) end
@@ -345,12 +346,12 @@ end
 -- first jobs among them. Turns have instants of their own. `promised_turns` lists these instants, each with the number of
 -- permits that go between it and the job: {instant, permits, instant, permits ...}
 local function rank(rule)
-  rule.waiting, rule.turns_ahead, rule.ahead, rule.promised_turns, rule.costs, rule.front_index = 0, rule.turns_end - rule.turn, 0, nil, nil, nil
+  rule.waiting, rule.turns_ahead, rule.ahead, rule.promised_turns, rule.costs, rule.front_index = 0, rule.end_turn_rank - rule.first_turn_rank, 0, nil, nil, nil
   if rule.ticket then
     local ticket = unparked(rule.ticket)
     if rule.front and rule.front ~= rule.member then rule.waiting = max(0, rule.parked + below(rule.line, ticket) - rule.first_rank) end
     local first = rule.turn_front == rule.member and rule.turn_ticket == ticket
-    if rule.turns_ahead > 0 then rule.turns_ahead = first and 0 or max(0, below(rule.turns, ticket) - rule.turn) end
+    if rule.turns_ahead > 0 then rule.turns_ahead = first and 0 or max(0, below(rule.turns, ticket) - rule.first_turn_rank) end
   elseif rule.front then
     rule.waiting = line_ends(rule) - rule.first_rank
   end
@@ -368,7 +369,7 @@ local function rank(rule)
     local more = left > 1
     if more then
       left = 1
-      m, ticket = at_rank(rule.turns, rule.turn + rule.turns_ahead - 1)
+      m, ticket = at_rank(rule.turns, rule.first_turn_rank + rule.turns_ahead - 1)
       p = promised(rule, m)
     end
   until not more
@@ -483,7 +484,7 @@ return {
   CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, NOTES_TO = NOTES_TO,
   PARKED_FOR = PARKED_FOR, MIXED = MIXED, NONE = NONE, OFFERED_FOR = OFFERED_FOR, PARK_OFFSET = PARK_OFFSET,
   PARKED_TO = PARKED_TO, ROOM = ROOM, SINCE = SINCE, PROMISE_OFFSET = PROMISE_OFFSET, anybody = anybody, at_rank = at_rank,
-  cost_of = cost_of, find = find, follow = follow, gone = gone,
+  charge_ahead = charge_ahead, cost_of = cost_of, find_ticket = find_ticket, follow = follow,
   is_parked = is_parked, kept_score = kept_score, kept_ticket = kept_ticket, is_squeezed = is_squeezed,
   leave = leave, line_ends = line_ends, mark = mark, missed = missed, unparked = unparked, open_line = open_line, park = park, promote = promote,
   rank = rank, read_line = read_line, squeeze = squeeze, tell = tell, ticket_before = ticket_before, ticket_behind = ticket_behind,

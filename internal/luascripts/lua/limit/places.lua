@@ -79,8 +79,8 @@ end
 
 -- clear takes out jobs that have been late for PARKED_FOR. It leaves the jobs that this call is about to park
 local function clear(rule, now)
-  local gone = redis.call("ZRANGEBYSCORE", rule.line, int(PROMISE_OFFSET), int(PROMISE_OFFSET + now - PARKED_FOR), "LIMIT", 0, 20)
-  for _, name in ipairs(gone) do
+  local outdated = redis.call("ZRANGEBYSCORE", rule.line, int(PROMISE_OFFSET), int(PROMISE_OFFSET + now - PARKED_FOR), "LIMIT", 0, 20)
+  for _, name in ipairs(outdated) do
     local m = string.match(name, "^@(.*)$") or ""
     local u = redis.call("ZMSCORE", rule.line, m, "#" .. m)
     local ticket = tonumber(u[1] or "")
@@ -94,7 +94,7 @@ end
 -- join puts the job into a set, the line or the turns: with its ticket, or behind all
 local function join(rule, set, at, now)
   local ticket = rule.ticket and unparked(rule.ticket) or last_ticket(rule)
-  if rule.turns_end > 0 and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end
+  if rule.end_turn_rank > 0 and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end
   if rule.ticket and rule.in_turns ~= (set == rule.turns) then redis.call("ZREM", rule.line, rule.in_turns and "#" .. rule.member or rule.member) end
   local first = rule.nobody
   mix(rule)
@@ -102,9 +102,9 @@ local function join(rule, set, at, now)
   if not rule.ticket and not first then clear(rule, now) end
 end
 
--- stand gives the job a place that was promised an instant: in the line, or among the
+-- take_place gives the job a place that was promised an instant: in the line, or among the
 -- turns while another rule holds it up
-local function stand(rule, among_turns, at, now)
+local function take_place(rule, among_turns, at, now)
   local set = among_turns and rule.turns or rule.line
   if rule.ticket and not is_parked(rule.ticket) and rule.in_turns == among_turns then
     promise(rule, at)
@@ -122,7 +122,7 @@ end
 -- step_aside parks the job: its ticket stays good and holds up nobody
 local function step_aside(rule, at, now)
   if not rule.ticket or is_parked(rule.ticket) then return end
-  if rule.turns_end > 0 then redis.call("ZREM", rule.turns, rule.member) end
+  if rule.end_turn_rank > 0 then redis.call("ZREM", rule.turns, rule.member) end
   if rule.in_turns then redis.call("ZREM", rule.line, "#" .. rule.member) end
   redis.call("ZADD", rule.line, int(rule.ticket - PARK_OFFSET), rule.member)
   extend_life(rule, at, now)
@@ -134,22 +134,26 @@ local function follows(rule, at)
   return rule.by_turns == at and rule.by_ledger < at
 end
 
--- stand_for gives the job its places while the binding rule holds it up until an instant, and
+-- take_places gives the job its places while the binding rule holds it up until an instant, and
 -- answers in whose line it waits, nil when it only follows turns. In the narrower groups, which admitted it, and in that of the
 -- binding rule it keeps its turn, unless without_turns. A job that waits for a lease keeps no turn at the rates of its key, nor at
 -- wider ones.
-local function stand_for(rules, binding, at, now, without_turns)
+local function take_places(rules, binding, at, now, without_turns)
   local binding_rule, waits_at = rules[binding], nil
   for i, rule in ipairs(rules) do
     local keeps_turn = rule.group < binding_rule.group or (rule.group == binding_rule.group and not binding_rule.kind.lease)
     if i == binding and not follows(rule, at) then waits_at = i end
-    if i == binding or (keeps_turn and not rule.kind.lease and not without_turns) then stand(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
+    if i == binding or (keeps_turn and not rule.kind.lease and not without_turns) then
+      take_place(rule, i ~= waits_at, at, now)
+    else
+      step_aside(rule, at, now)
+    end
   end
   return waits_at
 end
 
--- stands is find without read_line
-local function stands(rule)
+-- find_ticket_alone is find_ticket for a rule whose line was not read
+local function find_ticket_alone(rule)
   local u = redis.call("ZMSCORE", rule.line, rule.member, "#" .. rule.member)
   rule.ticket = tonumber(u[1] or "") or kept_ticket(u[2])
 end
@@ -177,5 +181,5 @@ local function join_at(rule, set, ticket, at, now, aside)
 end
 
 return {
-  first_ticket = first_ticket, join_at = join_at, stand_for = stand_for, stands = stands,
+  find_ticket_alone = find_ticket_alone, first_ticket = first_ticket, join_at = join_at, take_places = take_places,
 }

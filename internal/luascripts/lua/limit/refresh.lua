@@ -18,7 +18,7 @@ local places = require("limit/places")
 local outlive = ledger.outlive
 local park, with_promotions = line.park, line.with_promotions
 local find_place, promote_in_lines_left, open_rules, rules_at = rulecall.find_place, rulecall.promote_in_lines_left, rulecall.open_rules, rulecall.rules_at
-local stand_for = places.stand_for
+local take_places = places.take_places
 
 return function(keys, args)
   local bookings = tonumber(args[1])
@@ -38,7 +38,7 @@ return function(keys, args)
 
     local promoted = {}
     local moves = at > now
-    local waits_at = moves and stand_for(rules, delayed_by, at, now)
+    local waits_at = moves and take_places(rules, delayed_by, at, now)
     for _, rule in ipairs(rules) do
       park(rule)
       outlive(rule, now)

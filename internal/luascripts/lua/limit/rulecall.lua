@@ -30,20 +30,20 @@
 --              mixed                true when costs differ
 --              top                  the first of the line, as read
 --   read_line  parked, first_rank, end_rank, front, first_unparked, to_park    the line, see line.lua
---              turn, turn_front, first_turn, turns_end, turns_late    the turns, see line.lua
+--              first_turn_rank, end_turn_rank, turn_front, first_turn, turns_late    the turns, see line.lua
 --              no_turns             true when the set of turns was read and is empty
 --              in_line              the job's ticket in the line
 --              in_kept              the ticket of its turn, by whatever policy
 --              last_promise         the instant that it was promised last
 --   park       missed               the jobs that were late and wait for a lease
---   find       ticket               the job's, in the line or among the turns
+--   find_ticket  ticket             the job's, in the line or among the turns
 --              in_turns             true when it is among the turns
 --   rank       waiting, turns_ahead    how many are ahead of the job
 --              ahead                how many permits these want
 --              costs, front_index   the costs of the first of them, and which of these is that of `front`
 --              promised_turns       the turns that go before it, see rank: {instant, permits, instant, permits ...}
 --   measure    by_ledger, by_turns  the first instants at which the rule admits the job
---              held_up              true when the first job of the line goes before it
+--              behind_front         true when the first job of the line goes before it
 --
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
 
@@ -56,7 +56,8 @@ local ceil, max, min = math.ceil, math.max, math.min
 local NEVER, limit_of, open, earliest = ledger.NEVER, ledger.limit_of, ledger.open, ledger.earliest
 local put = tokens.put
 local GRACE, is_parked = line.GRACE, line.is_parked
-local find, gone, read_line, open_line, promote, rank = line.find, line.gone, line.read_line, line.open_line, line.promote, line.rank
+local charge_ahead, find_ticket, read_line, open_line, promote, rank =
+  line.charge_ahead, line.find_ticket, line.read_line, line.open_line, line.promote, line.rank
 
 local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
@@ -68,7 +69,7 @@ local function rule_of(limit, index, cost, group, closed_us, worth)
     want = tonumber(cost), cost = cost, group = tonumber(group), rule_closed = tonumber(closed_us), stated_worth = tonumber(worth),
     key = nil, tokens = nil, line = nil, turns = nil, now = nil, seen = nil, askers = nil, no_tokens = nil, member = nil, ledger = nil, closed = nil,
     nobody = nil, marked = nil, mixed = nil, top = nil, parked = nil, first_rank = nil, end_rank = nil, front = nil, in_line = nil, ticket = nil,
-    waiting = nil, turns_ahead = nil, ahead = nil, by_ledger = nil, by_turns = nil, held_up = nil, no_turns = nil, in_turns = nil, missed = nil,
+    waiting = nil, turns_ahead = nil, ahead = nil, by_ledger = nil, by_turns = nil, behind_front = nil, no_turns = nil, in_turns = nil, missed = nil,
   }
 end
 
@@ -171,14 +172,14 @@ end
 -- promised, which may be later. A job that is refused is promised the later instant.
 --
 -- Where costs differ nobody goes before the first who waits: a smaller job would take what
--- that one waits for, again and again. So `held_up` says that the job has a ticket and
+-- that one waits for, again and again. So `behind_front` says that the job has a ticket and
 -- the first goes before it: the job comes when that one is expected at the latest.
 local function measure(rule, now)
   local b = max(now, rule.closed)
-  local of, left, front_at = gone(rule, b)
+  local of, left, front_at = charge_ahead(rule, b)
   rule.by_ledger = min(rule.kind.earliest(rule.limit, of, b, left, rule.want), NEVER)
-  rule.held_up = rule.mixed and rule.ticket and front_at and front_at < rule.by_ledger
-  if rule.held_up then
+  rule.behind_front = rule.mixed and rule.ticket and front_at and front_at < rule.by_ledger
+  if rule.behind_front then
     local expected = rule.front_promised or 0
     if expected <= now then expected = expected + GRACE end
     rule.by_ledger = max(rule.by_ledger, min(expected, NEVER))
@@ -222,7 +223,7 @@ end
 local function find_and_measure(rules, now)
   for _, rule in ipairs(rules) do
     read_line(rule, now, false, rule.top)
-    find(rule)
+    find_ticket(rule)
     rank(rule)
     measure(rule, now)
   end

@@ -119,10 +119,10 @@ local function shift(ledger, index, many, by)
   end
 end
 
--- turned writes a ring whose first record is the oldest: n was raised after it had turned
-local function turned(ledger)
-  local turn = HEADER + (ledger.newest_index + 1) * WIDTH
-  local records = call("GETRANGE", ledger.key, turn, -1) .. call("GETRANGE", ledger.key, HEADER, turn - 1)
+-- unroll writes a ring so that its first record is the oldest: n was raised after the ring had begun anew at its first record
+local function unroll(ledger)
+  local oldest = HEADER + (ledger.newest_index + 1) * WIDTH
+  local records = call("GETRANGE", ledger.key, oldest, -1) .. call("GETRANGE", ledger.key, HEADER, oldest - 1)
   ledger.newest_index = ledger.count - 1
   call("SET", ledger.key, header(ledger, ledger.newest_index) .. records, "KEEPTTL")
 end
@@ -160,7 +160,7 @@ return {
       ledger.count = (#s - HEADER) / WIDTH
       ledger.newest = newest_index < ledger.count and ledger.count % 1 == 0 and timestamp_at(s, HEADER + newest_index * WIDTH + 1)
     else
-      local two = call("GETRANGE", key, offset(newest_index, 0), offset(newest_index, 2 * WIDTH - 1)) -- the newest is the last, or the ring has turned
+      local two = call("GETRANGE", key, offset(newest_index, 0), offset(newest_index, 2 * WIDTH - 1)) -- the newest stands last, or the oldest comes next
       if #two < WIDTH or #two % WIDTH > 0 then return nil end
       ledger.newest, ledger.text, ledger.from = timestamp_at(two, 1), two, HEADER + newest_index * WIDTH
       ledger.count = #two < 2 * WIDTH and newest_index + 1 or (call("STRLEN", key) - HEADER) / WIDTH
@@ -216,7 +216,7 @@ return {
   end,
 
   -- earliest is never before the newest grant: a clock that went backwards, or a
-  -- neighbour that spent ahead of its turn, must not credit anything
+  -- neighbour that spent ahead of its instant, must not credit anything
   earliest = function(limit, ledger, now, before, cost)
     local k, n = before + cost, limit.n
     local rounds = k > n and floor((k - 1) / n) or 0
@@ -250,7 +250,7 @@ return {
     if ledger.anew then return write_anew(ledger, now) end
     local key, count, capacity = ledger.key, ledger.count, ledger.capacity
     local many = min(ledger.pending, capacity)
-    if many > 0 and count < capacity and ledger.newest_index ~= count - 1 then turned(ledger) end
+    if many > 0 and count < capacity and ledger.newest_index ~= count - 1 then unroll(ledger) end
     ledger.newest_index = (ledger.newest_index + ledger.pending) % capacity
     -- not SET: what a script sets takes the room that an argument of its calls before had
     if many == 1 and ledger.newest_index == 0 then -- the record stands right after the header
