@@ -35,7 +35,7 @@ local BYTES = { [0] = 72, [3] = 96, [5] = 112 }
 local function fresh()
   return { -- all fields are named: a table that grows is slow
     token = NO_TOKEN, remembered = 0, known = false, newest = 0, used = 0, start = 0, before = 0, before_at = 0, taken = 0, changed = 0,
-    key = nil, limit = nil, tokens = nil, dirty = false, list = nil, alive = nil, granted = nil, carried_over = nil, t = nil, r = nil, f = nil,
+    key = nil, limit = nil, tokens = nil, dirty = false, new_tokens = nil, set_newest = nil, granted = nil, carried_over = nil, t = nil, r = nil, f = nil,
   }
 end
 
@@ -99,7 +99,7 @@ local function read(kind, limit, s)
   local ledger = {
     token = string.sub(s, 2, 9), remembered = string.byte(s, 17), known = true, newest = newest, used = used, start = start,
     before = before, before_at = before_at, taken = taken, changed = changed,
-    key = nil, limit = nil, tokens = nil, dirty = false, list = nil, alive = nil, granted = nil, carried_over = nil, t = nil, r = nil, f = nil,
+    key = nil, limit = nil, tokens = nil, dirty = false, new_tokens = nil, set_newest = nil, granted = nil, carried_over = nil, t = nil, r = nil, f = nil,
   }
   if doubles == 0 then a = nil else kind.keep(ledger, x, y, z) end
   if doubles < 5 then b = nil end

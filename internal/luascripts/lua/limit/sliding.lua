@@ -36,7 +36,7 @@ end
 -- All fields are named, and `runs` is made with its first: a table that grows is slow
 local function make(key, count, newest_index, capacity, token, text)
   return {
-    key = key, limit = nil, tokens = nil, token = token, remembered = 0, known = count > 0, newest = 0, dirty = false, list = nil, alive = nil,
+    key = key, limit = nil, tokens = nil, token = token, remembered = 0, known = count > 0, newest = 0, dirty = false, new_tokens = nil, set_newest = nil,
     count = count, newest_index = newest_index, capacity = capacity, pending = 0, runs = NONE, text = text, from = 0, read_before = nil,
     carried_over = nil, granted = nil,
   }

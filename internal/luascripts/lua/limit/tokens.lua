@@ -14,6 +14,13 @@
 --           -t                        it was withdrawn at t; or t is RESENT_WITHIN before its grant stops to count, if that is later
 --           -ADJUSTMENT_OFFSET - instant    an adjustment, with the instant of what was paid more, as long as that counts
 --
+-- Of a ledger these fields belong to this file:
+--   new_tokens  the tokens that put adds to the set: {score, token, score, token ...}
+--   set_newest  the newest grant whose token the set had before these, 0 when that is not known
+--   granted     in a script of several calls: the instants of its grants by token; its `scores` are what the set has of all its calls
+--   old         the tokens that put takes out of the set: no copies of their calls may arrive any more
+--   noted       true when the set has the token of the grant that is about to be made
+--
 -- A token whose copy may not arrive any more counts as forgotten, whether it is still there or not:
 -- so it does not matter when old ones are cleared, and not each call does it.
 --
@@ -97,10 +104,10 @@ end
 -- spend makes a grant of a rule, which put writes
 local function spend(rule, now, at, token)
   local of = rule.ledger
-  local list, kind, newest, held = of.list, rule.kind, of.newest, of.token
+  local list, kind, newest, held = of.new_tokens, rule.kind, of.newest, of.token
   if not kind.lease then
     local first, before = at_once(rule, now), newest + RESENT_WITHIN > now and held ~= NO_TOKEN and of.remembered == NOWHERE
-    if not list then of.alive = of.remembered == IN_SET and newest or 0 end
+    if not list then of.set_newest = of.remembered == IN_SET and newest or 0 end
     if of.granted then
       if before then of.granted[held] = of.granted.scores and of.granted.scores[held] or newest end
       of.granted[token] = at
@@ -108,10 +115,10 @@ local function spend(rule, now, at, token)
     if of.noted then
       of.noted = nil
     elseif before and first and not list then -- at once: a table that grows is slow
-      of.list = { int(newest), held, int(at), token }
+      of.new_tokens = { int(newest), held, int(at), token }
     elseif before or first then
       list = list or {}
-      of.list = list
+      of.new_tokens = list
       if before then list[#list + 1], list[#list + 2] = int(newest), held end
       if first then list[#list + 1], list[#list + 2] = int(at), token end
     end
@@ -140,7 +147,7 @@ local function spend_all(rule, now, tokens, many, i, replies)
   rule.want = want * many
   spend(rule, now, now, tokens[many])
   rule.want = want
-  local list, at, n = of.list or {}, int(now), of.list and #of.list or 0
+  local list, at, n = of.new_tokens or {}, int(now), of.new_tokens and #of.new_tokens or 0
   for m = 1, many - 1 do
     list[n + 1], list[n + 2], n = at, tokens[m], n + 2
     replies[i + m] = 0
@@ -148,7 +155,7 @@ local function spend_all(rule, now, tokens, many, i, replies)
   if of.remembered == NOWHERE then -- one grant after another would have written it
     list[n + 1], list[n + 2], of.remembered = at, tokens[many], IN_SET
   end
-  of.list = list
+  of.new_tokens = list
 end
 
 -- put writes a ledger and its tokens
@@ -158,10 +165,10 @@ local function put(of, now)
     call("ZREM", of.tokens, unpack(of.old))
     of.old = nil
   end
-  local list = of.list
+  local list = of.new_tokens
   if list then
-    of.list = nil
-    remember(of.tokens, list, of.newest, of.alive, now)
+    of.new_tokens = nil
+    remember(of.tokens, list, of.newest, of.set_newest, now)
   end
 end
 
