@@ -134,7 +134,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		d, err := w.ask(func() (Decision, error) { return v.lockAndAsk(ctx, w.early) })
+		d, err := w.ask(func() (Decision, error) { return v.lockAndAsk(ctx, w.reason.early()) })
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return context.Cause(ctx)
