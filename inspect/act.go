@@ -213,7 +213,7 @@ func (i *Inspector) CloseKey(ctx context.Context, rule, key string, d time.Durat
 	if err != nil {
 		return time.Time{}, err
 	}
-	err = i.change(ctx, r, Change{Action: ActionClose, Rule: rule, Key: id, Until: in(d), BeforeUntil: keyClosed(ctx, l, id)}, func() (err error) {
+	err = i.change(ctx, r, Change{Action: ActionClose, Rule: rule, Key: id, Until: in(d), BeforeUntil: keyClosed(ctx, l, id)}, func() error {
 		until, err = throttle.ForWorkers.Close(ctx, l, id, d)
 		return err
 	})
@@ -244,7 +244,7 @@ func (i *Inspector) CloseRule(ctx context.Context, rule string, d time.Duration,
 	if err != nil {
 		return time.Time{}, err
 	}
-	err = i.change(ctx, r, Change{Action: ActionClose, Rule: rule, Until: in(d), BeforeUntil: l.LimitStatus(ctx).Closed}, func() (err error) {
+	err = i.change(ctx, r, Change{Action: ActionClose, Rule: rule, Until: in(d), BeforeUntil: l.LimitStatus(ctx).Closed}, func() error {
 		until, err = l.CloseRule(ctx, d)
 		return err
 	})
@@ -449,12 +449,12 @@ func (i *Inspector) Cancel(ctx context.Context, queue, id string, r Reason) erro
 // up. It returns how many; with an error, how many before it. One that begins to run
 // meanwhile is left alone.
 func (i *Inspector) CancelKey(ctx context.Context, queue, rule, key string, r Reason) (cancelled int, err error) {
-	return i.eachOnKey(ctx, ActionCancel, queue, rule, key, r, func(all []onKeyTask, cancelled func(error) error) error {
+	return i.eachOnKey(ctx, ActionCancel, queue, rule, key, r, func(all []onKeyTask, counted func(error) error) error {
 		for _, w := range slices.Backward(all) { // from the end of the line: a task that is cancelled promotes only those behind it
 			if err := ctx.Err(); err != nil { // asynq's part of a cancellation takes no context
 				return away("cancel what waits on a key", err)
 			}
-			if err := cancelled(i.cancel(ctx, queue, w)); err != nil {
+			if err := counted(i.cancel(ctx, queue, w)); err != nil {
 				return err
 			}
 		}
@@ -541,7 +541,7 @@ func (i *Inspector) Front(ctx context.Context, queue, id string, r Reason) error
 // keep their order among each other. It returns how many; with an error, how many before it.
 // It does some 300 tasks a second.
 func (i *Inspector) FrontKey(ctx context.Context, queue, rule, key string, r Reason) (moved int, err error) {
-	return i.eachOnKey(ctx, ActionFront, queue, rule, key, r, func(all []onKeyTask, moved func(error) error) error {
+	return i.eachOnKey(ctx, ActionFront, queue, rule, key, r, func(all []onKeyTask, counted func(error) error) error {
 		// In a line that is closed, a task that goes to the front stands behind those that went
 		// there before it. In an open line it stands before them. See close.lua.
 		var closed, open []onKeyTask
@@ -561,12 +561,12 @@ func (i *Inspector) FrontKey(ctx context.Context, queue, rule, key string, r Rea
 			}
 		}
 		for _, w := range closed {
-			if err := moved(i.front(ctx, queue, w)); err != nil {
+			if err := counted(i.front(ctx, queue, w)); err != nil {
 				return err
 			}
 		}
 		for _, w := range slices.Backward(open) {
-			if err := moved(i.front(ctx, queue, w)); err != nil {
+			if err := counted(i.front(ctx, queue, w)); err != nil {
 				return err
 			}
 			time.Sleep(frontPause)
@@ -612,13 +612,14 @@ func (i *Inspector) eachOnKey(ctx context.Context, what Action, queue, rule, key
 	if err != nil {
 		return 0, err
 	}
-	counted := func(err error) error {
-		if err == nil {
+	counted := func(failed error) error {
+		switch {
+		case failed == nil:
 			done++
-		} else if errors.Is(err, ErrNotWaiting) {
-			err = nil
+		case errors.Is(failed, ErrNotWaiting):
+			return nil
 		}
-		return err
+		return failed
 	}
 	id, err := i.id(ctx, l, key)
 	if err != nil {
@@ -626,9 +627,9 @@ func (i *Inspector) eachOnKey(ctx context.Context, what Action, queue, rule, key
 	}
 	err = i.change(ctx, r, Change{Action: what, Rule: rule, Key: id, Queue: queue}, func() error {
 		var all []onKeyTask
-		for w, err := range i.onKey(ctx, queue, rule, key) {
-			if err != nil {
-				return err
+		for w, failed := range i.onKey(ctx, queue, rule, key) {
+			if failed != nil {
+				return failed
 			}
 			all = append(all, w)
 		}
@@ -648,18 +649,20 @@ func (i *Inspector) batchChange(ctx context.Context, c Change, r Reason, do func
 
 // PauseBatch stops a batch within a second, see [batch.Control.Pause].
 func (i *Inspector) PauseBatch(ctx context.Context, queue, id string, r Reason) error {
-	return i.batchChange(ctx, Change{Action: ActionPauseBatch, Queue: queue, Batch: id}, r, func(c *batch.Control) error { return c.Pause(ctx, queue, id) })
+	c := Change{Action: ActionPauseBatch, Queue: queue, Batch: id}
+	return i.batchChange(ctx, c, r, func(control *batch.Control) error { return control.Pause(ctx, queue, id) })
 }
 
 // ResumeBatch lets a paused batch go on, see [batch.Control.Resume].
 func (i *Inspector) ResumeBatch(ctx context.Context, queue, id string, r Reason) error {
-	return i.batchChange(ctx, Change{Action: ActionResumeBatch, Queue: queue, Batch: id}, r, func(c *batch.Control) error { return c.Resume(ctx, queue, id) })
+	c := Change{Action: ActionResumeBatch, Queue: queue, Batch: id}
+	return i.batchChange(ctx, c, r, func(control *batch.Control) error { return control.Resume(ctx, queue, id) })
 }
 
 // CancelBatch ends a batch for good, see [batch.Control.Cancel].
 func (i *Inspector) CancelBatch(ctx context.Context, queue, id string, r Reason) error {
-	return i.batchChange(ctx, Change{Action: ActionCancelBatch, Queue: queue, Batch: id}, r, func(c *batch.Control) error {
-		_, err := c.Cancel(ctx, queue, id)
+	return i.batchChange(ctx, Change{Action: ActionCancelBatch, Queue: queue, Batch: id}, r, func(control *batch.Control) error {
+		_, err := control.Cancel(ctx, queue, id)
 		return err
 	})
 }
@@ -684,7 +687,7 @@ func (i *Inspector) SetPace(ctx context.Context, queue, id string, pace batch.Pa
 		return err
 	}
 	c := Change{Action: ActionSetPace, Queue: queue, Batch: id, Value: pace.String(), Before: before.Pace.String()}
-	return i.batchChange(ctx, c, r, func(c *batch.Control) error { return c.SetPace(ctx, queue, id, pace) })
+	return i.batchChange(ctx, c, r, func(control *batch.Control) error { return control.SetPace(ctx, queue, id, pace) })
 }
 
 // SetWeight changes how much of its window a batch uses, 1 to 100 percent.
@@ -694,5 +697,5 @@ func (i *Inspector) SetWeight(ctx context.Context, queue, id string, percent int
 		return err
 	}
 	c := Change{Action: ActionSetWeight, Queue: queue, Batch: id, Value: fmt.Sprintf("%d%%", percent), Before: fmt.Sprintf("%d%%", before.Weight)}
-	return i.batchChange(ctx, c, r, func(c *batch.Control) error { return c.SetWeight(ctx, queue, id, percent) })
+	return i.batchChange(ctx, c, r, func(control *batch.Control) error { return control.SetWeight(ctx, queue, id, percent) })
 }

@@ -12,15 +12,24 @@ import (
 	"github.com/headwayq/headway/throttle/gate"
 )
 
+// openHours are a gate's hours; a synctest bubble begins at midnight, when these are open.
+const openHours = "00:00-00:10 UTC"
+
+// gated is a request for one permit while a gate is open.
+func gated(t *testing.T, hours string) throttle.Request {
+	t.Helper()
+	h, err := gate.Parse(hours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return throttle.Request{Key: key, Cost: 1, Gates: []gate.InZone{{Rule: "hours", Gate: h}}}
+}
+
 // The lease of a slot ends when the gate is closed, and the slot may be free before. A caller waits for it while it has
 // time and the gate is open. Then it leaves no place behind.
 func TestAcquireWaitsForASlotWhileAGateIsOpen(t *testing.T) {
 	t.Parallel()
 	const lease, closes, never = 20 * time.Minute, 10 * time.Minute, time.Hour
-	hours, err := gate.Parse("00:00-00:10 UTC")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, c := range map[string]struct {
 		timeout, maxWait time.Duration // of the context, and of the request
 		freed            time.Duration // when the holder is done
@@ -50,7 +59,9 @@ func TestAcquireWaitsForASlotWhileAGateIsOpen(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
 				defer cancel()
 				began := time.Now()
-				d, err := p.Acquire(ctx, throttle.Request{Key: key, Cost: 1, MaxWait: c.maxWait, Gates: []gate.InZone{{Rule: "hours", Gate: hours}}})
+				r := gated(t, openHours)
+				r.MaxWait = c.maxWait
+				d, err := p.Acquire(ctx, r)
 				took := time.Since(began)
 				if !errors.Is(err, c.want) || d.Granted != (c.want == nil) || took < c.after || took > c.after+2*time.Second {
 					t.Errorf("Acquire = %v, %v after %v, want %v after %v", d, err, took, c.want, c.after)
@@ -67,13 +78,9 @@ func TestAcquireWaitsForASlotWhileAGateIsOpen(t *testing.T) {
 // the slot is free before.
 func TestReserveAsksForASlotBehindAGate(t *testing.T) {
 	t.Parallel()
-	hours, err := gate.Parse("00:00-00:10 UTC")
-	if err != nil {
-		t.Fatal(err)
-	}
 	synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
 		l := newLocal(t, throttle.Concurrent(1, 20*time.Minute))
-		r := throttle.Request{Key: key, Cost: 1, Gates: []gate.InZone{{Rule: "hours", Gate: hours}}}
+		r := gated(t, openHours)
 		if d, err := l.Policy().TryAcquire(t.Context(), r); err != nil || !d.Granted {
 			t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
 		}
@@ -92,18 +99,14 @@ func TestReserveAsksForASlotBehindAGate(t *testing.T) {
 // a job of another customer would be told the next opening, although the provider has permits.
 func TestJobThatWaitsForASlotUntilClosingHoldsUpNoOthers(t *testing.T) {
 	t.Parallel()
-	hours, err := gate.Parse("00:00-00:10 UTC")
-	if err != nil {
-		t.Fatal(err)
-	}
 	synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
 		rdb, _ := redistest.Mini(t)
 		p := newPolicy(t, newLimiter(t, rdb, "provider", throttle.Sliding(1, time.Second), throttle.Config{}),
 			newLimiter(t, rdb, "slots", throttle.Concurrent(1, 20*time.Minute), throttle.Config{}))
 		redeem := func(job, customer string) throttle.Decision {
-			d, err := p.Redeem(t.Context(), throttle.Request{
-				Job: job, Key: "all", Cost: 1, More: []throttle.KeyCost{{Key: customer, Cost: 1}}, Gates: []gate.InZone{{Rule: "hours", Gate: hours}},
-			})
+			r := gated(t, openHours)
+			r.Job, r.Key, r.More = job, "all", []throttle.KeyCost{{Key: customer, Cost: 1}}
+			d, err := p.Redeem(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -147,13 +150,9 @@ func TestJobThatWaitsForASlotHoldsUpNoOtherCustomers(t *testing.T) {
 // A slot that is busy at closing time is told by the next opening to who only tries: it may be asked for again then.
 func TestTryForASlotIsToldTheOpening(t *testing.T) {
 	t.Parallel()
-	hours, err := gate.Parse("00:00-00:10 UTC")
-	if err != nil {
-		t.Fatal(err)
-	}
 	synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
 		p := newLocal(t, throttle.Concurrent(1, 20*time.Minute)).Policy()
-		r := throttle.Request{Key: key, Cost: 1, Gates: []gate.InZone{{Rule: "hours", Gate: hours}}}
+		r := gated(t, openHours)
 		for i, want := range []time.Duration{0, 24 * time.Hour} {
 			d, err := p.TryAcquire(t.Context(), r)
 			if err != nil || d.Granted != (i == 0) || d.At.Sub(d.Now) != want {
@@ -166,15 +165,13 @@ func TestTryForASlotIsToldTheOpening(t *testing.T) {
 // Who asks for a slot some milliseconds before the opening, as tasks that are woken do, waits for it while the gate is open.
 func TestSlotIsAskedForShortlyBeforeTheOpening(t *testing.T) {
 	t.Parallel()
-	hours, err := gate.Parse("00:00-00:10 UTC")
-	if err != nil {
-		t.Fatal(err)
-	}
 	synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
 		p := newLocal(t, throttle.Concurrent(1, 20*time.Minute)).Policy()
 		time.Sleep(24*time.Hour - 10*time.Millisecond)
 		for i, job := range []string{"a", "b"} {
-			d, err := p.Redeem(t.Context(), throttle.Request{Job: job, Key: key, Cost: 1, Gates: []gate.InZone{{Rule: "hours", Gate: hours}}})
+			r := gated(t, openHours)
+			r.Job = job
+			d, err := p.Redeem(t.Context(), r)
 			if err != nil || d.Granted != (i == 0) || d.Gated {
 				t.Errorf("Redeem for job %s = %v, %v, want that the first has the slot at the opening, and the second waits for it", job, d, err)
 			}
@@ -185,16 +182,12 @@ func TestSlotIsAskedForShortlyBeforeTheOpening(t *testing.T) {
 // A caller that is blocked at a closed gate is one job that waits for the opening, however long it waits.
 func TestAcquireWaitsForAGate(t *testing.T) {
 	t.Parallel()
-	hours, err := gate.Parse("00:10-01:00 UTC")
-	if err != nil {
-		t.Fatal(err)
-	}
 	synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
 		p := newLocal(t, throttle.Sliding(1, time.Minute)).Policy()
 		want := time.Now().Add(10 * time.Minute)
-		d, err := p.Acquire(t.Context(), throttle.Request{
-			Key: key, Cost: 1, Gates: []gate.InZone{{Rule: "hours", Gate: hours}}, MaxWait: 15 * time.Minute,
-		})
+		r := gated(t, "00:10-01:00 UTC")
+		r.MaxWait = 15 * time.Minute
+		d, err := p.Acquire(t.Context(), r)
 		if err != nil || !d.Granted || !d.At.Equal(want) {
 			t.Errorf("Acquire = %v, %v at %v, want a grant at the opening, %v", d, err, d.At, want)
 		}

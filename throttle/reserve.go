@@ -134,7 +134,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		d, err := w.ask(func() (Decision, error) { return v.lockAndAsk(ctx, w.early) })
+		d, err := w.ask(func() (Decision, error) { return v.lockAndAsk(ctx, w.reason.early()) })
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -145,7 +145,7 @@ func (v *Reservation) Wait(ctx context.Context) error {
 				return err
 			}
 		default:
-			if ok, err := v.settle(ctx, d); ok || err != nil {
+			if ok, err := v.waitOrReturn(ctx, d); ok || err != nil {
 				return err
 			}
 			stale++
@@ -156,10 +156,10 @@ func (v *Reservation) Wait(ctx context.Context) error {
 	}
 }
 
-// settle waits the rest until a grant's instant. When that fails, or comes too
+// waitOrReturn waits the rest until a grant's instant. When that fails, or comes too
 // late, the grant must not be used: it is given back, and the job gets the first place in the line. When ctx ends while
 // another caller has the lock, the grant stays owed: a Cancel gives it back, and so does the next call.
-func (v *Reservation) settle(ctx context.Context, d Decision) (ok bool, err error) {
+func (v *Reservation) waitOrReturn(ctx context.Context, d Decision) (ok bool, err error) {
 	err = wait(ctx, d.Wait())
 	busy := v.asking.lock(ctx)
 	if busy == nil {

@@ -60,11 +60,22 @@ type waiter struct {
 	told   *Decision     // the last answer that let it wait
 	rule   *Limiter      // in whose line the caller waits; nil for none
 	key    string        // of that line
-	checks bool          // it asks as the first of its line, because time has passed
-	early  bool          // it asks before its instant, without a promotion
-	called bool          // it asks because a script promoted its job
+	reason askReason     // for the next question
 	took   time.Duration // from the last question to its answer
 }
+
+// askReason is why a caller asks.
+type askReason int
+
+const (
+	askOnTime   askReason = iota // it has just come, or its instant has, or will have before the answer comes
+	askEarly                     // its instant is to come: the line has moved or the limits have changed, or it has not asked for long
+	askAsFirst                   // as askEarly, and as the first of its line, to see whether a caller of another process before it has gone
+	askPromoted                  // a script promoted its job
+)
+
+// early says that a caller may not take a grant ahead of its instant, see [waiter].
+func (r askReason) early() bool { return r == askEarly || r == askAsFirst }
 
 // newWaiter listens for promotions of the job, until stop.
 func newWaiter(p *Policy, job string) *waiter {
@@ -96,14 +107,19 @@ func (w *waiter) ask(f func() (Decision, error)) (Decision, error) {
 // was promoted by more than a window those who were told the same instant. Redis promotes them one
 // by one, as each leaves the line. They don't wake others in turn: that would run through the line.
 func (w *waiter) answered(d Decision, err error) {
-	checks, called := w.checks, w.called
-	w.checks, w.called = false, false
+	reason := w.reason
+	switch reason { // of one answer: a caller whose grant came too late asks again at once, for no such reason
+	case askPromoted:
+		w.reason = askOnTime
+	case askAsFirst:
+		w.reason = askEarly
+	}
 	if w.rule == nil {
 		return
 	}
 	first := w.rule.waiters.isFirst(w.key, w.told.start)
 	if err != nil {
-		if first && checks && errors.Is(err, ErrUnavailable) {
+		if first && reason == askAsFirst && errors.Is(err, ErrUnavailable) {
 			w.rule.waiters.wakeLine(w.key, w.job, time.Time{})
 		}
 		return
@@ -116,12 +132,12 @@ func (w *waiter) answered(d Decision, err error) {
 	}
 	up := w.told.At.Sub(start)
 	if !first {
-		if called && up > w.rule.limit.Window() {
+		if reason == askPromoted && up > w.rule.limit.Window() {
 			w.rule.waiters.wakeBeside(w.key, w.job, w.told.At)
 		}
 		return
 	}
-	lost := checks && d.Promised.IsZero() && d.Fallback == FailClosed && !d.Gated // by Redis, with the line
+	lost := reason == askAsFirst && d.Promised.IsZero() && d.Fallback == FailClosed && !d.Gated // by Redis, with the line
 	if lost || d.Fallback != w.told.Fallback {
 		w.rule.waiters.wakeLine(w.key, w.job, time.Time{})
 		return
@@ -177,7 +193,7 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 	}
 	booked, stale := false, 0
 	for {
-		r.notAhead = w.early
+		r.notAhead = w.reason.early()
 		if bounded {
 			r.MaxWait = leastWait(time.Until(end))
 		}
@@ -237,7 +253,7 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	shut := d.Gated && openedAt(d.Gates, d.Now).After(d.Now)
 	soon := w.rule == nil && !d.Gated
 	check := askAgainEvery
-	w.early = true
+	w.reason = askEarly
 	for looked := asked; ; {
 		now := time.Now()
 		first := soon
@@ -249,10 +265,12 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 		}
 		switch {
 		case !now.Before(instant):
-			w.early = false
+			w.reason = askOnTime
 			return wait(ctx, 0)
-		case first && now.Sub(asked) >= check, !shut && now.Sub(asked) >= confirm:
-			w.checks = first
+		case first && now.Sub(asked) >= check:
+			w.reason = askAsFirst
+			return wait(ctx, 0)
+		case !shut && now.Sub(asked) >= confirm:
 			return wait(ctx, 0)
 		}
 		pause := min(limitPoll, instant.Sub(now))
@@ -260,7 +278,9 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 			pause = min(pause, check-now.Sub(asked))
 		}
 		if woken, err := w.sleep(ctx, pause); woken || err != nil {
-			w.early = w.early && time.Until(instant) > w.took
+			if w.reason == askEarly && time.Until(instant) <= w.took {
+				w.reason = askOnTime
+			}
 			return err
 		}
 		if time.Since(looked) < limitPoll {
@@ -291,7 +311,7 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) (woken bool, err er
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	case <-w.promoted:
-		w.early, w.called = false, true
+		w.reason = askPromoted
 		return true, nil
 	case <-w.moved:
 		return true, nil

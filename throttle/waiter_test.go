@@ -33,24 +33,24 @@ func TestPromotedCallerWakesThoseOfItsInstant(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		job    string
-		called bool
+		reason askReason
 		at     time.Time
 		want   string
 	}{
-		{"a", false, now, ""},
-		{"a", true, now, "b "},
-		{"b", false, now, ""},
-		{"a", true, late.Add(-time.Second), ""},
-		{"b", true, late.Add(-time.Second - time.Microsecond), "a "},
-		{"behind", true, now, ""},
+		{"a", askOnTime, now, ""},
+		{"a", askPromoted, now, "b "},
+		{"b", askOnTime, now, ""},
+		{"a", askPromoted, late.Add(-time.Second), ""},
+		{"b", askPromoted, late.Add(-time.Second - time.Microsecond), "a "},
+		{"behind", askPromoted, now, ""},
 	} {
 		w := all[tt.job]
-		w.called = tt.called
+		w.reason = tt.reason
 		w.answered(Decision{Granted: true, At: tt.at}, nil)
 		if got := woken(); got != tt.want {
-			t.Errorf("%s, promoted: %v, to %v: %q are woken, want %q", tt.job, tt.called, tt.at.Sub(now), got, tt.want)
+			t.Errorf("%s, promoted: %v, to %v: %q are woken, want %q", tt.job, tt.reason == askPromoted, tt.at.Sub(now), got, tt.want)
 		}
-		if w.called {
+		if w.reason == askPromoted {
 			t.Errorf("%s is taken for promoted once more", tt.job)
 		}
 	}

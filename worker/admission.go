@@ -57,7 +57,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		if a.isAround(ctx) {
 			return next.ProcessTask(ctx, task)
 		}
-		t, from, err := a.newAttempt(ctx, task)
+		t, delivered, err := a.newAttempt(ctx, task)
 		if err != nil {
 			return err
 		}
@@ -69,16 +69,16 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		defer freed()
 		// at the end of ctx asynq gives the worker another task, whether this handler returns or not
 		defer context.AfterFunc(ctx, freed)()
-		if from.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.recentlyDone.has(key, time.Now()) { // asynq could not write the end of its run
+		if delivered.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.recentlyDone.has(key, time.Now()) { // asynq could not write the end of its run
 			a.counters.finished.Add(1)
 			return nil
 		}
-		runNow := from.runNow && t.takeRunNow(ctx)
+		runNow := delivered.runNow && t.takeRunNow(ctx)
 		if handled, err := t.holdForBatch(ctx, task, runNow); handled {
 			t.end(ctx, err)
 			return a.noteAnswer(ctx, key, err)
 		}
-		a.waits.arrived(key, from.wait, a.policies[t.taskType].names)
+		a.waits.arrived(key, delivered.wait, a.policies[t.taskType].names)
 		if mux == nil || handles(mux, task) {
 			if ctx, err = t.askPolicy(ctx, task, runNow); err != nil {
 				return a.noteAnswer(ctx, key, err)
@@ -112,21 +112,21 @@ func (a *Adapter) isAround(ctx context.Context) bool {
 func (a *Adapter) newAttempt(ctx context.Context, task *asynq.Task) (*attempt, delivery, error) {
 	taskID, _ := asynq.GetTaskID(ctx)
 	name, _ := asynq.GetQueueName(ctx)
-	from, seen := a.inFlight.take(a.keys(name).Task(taskID), time.Now())
+	delivered, seen := a.inFlight.take(a.keys(name).Task(taskID), time.Now())
 	if err := a.incomplete(seen); err != nil {
-		return nil, from, err
+		return nil, delivered, err
 	}
-	t := &attempt{a: a, queue: name, taskType: task.Type(), taskID: taskID, job: luascripts.JobID(name, taskID), unique: from.UniqueKey}
+	t := &attempt{a: a, queue: name, taskType: task.Type(), taskID: taskID, job: luascripts.JobID(name, taskID), unique: delivered.UniqueKey}
 	if w := a.wakers[name]; w != nil {
 		t.woken = w.arrived(taskID) // before it counts as running: counted twice it would look like a full pool
 	}
-	if from.Deadline > 0 {
-		t.deadline = time.Unix(from.Deadline, 0)
+	if delivered.Deadline > 0 {
+		t.deadline = time.Unix(delivered.Deadline, 0)
 	}
 	retried, _ := asynq.GetRetryCount(ctx)
 	most, _ := asynq.GetMaxRetry(ctx)
 	t.retried, t.lastTry = retried, retried >= most
-	return t, from, nil
+	return t, delivered, nil
 }
 
 // askPolicy asks the limits of the task's type, if it has any. It returns the handler's context, or why

@@ -16,8 +16,8 @@
 //
 // A [Pool] owns one or several asynq servers in this process. Beneath it is the
 // [Adapter], which works for a plain asynq.Server too: it wraps the Redis
-// client that asynq is given, and there a throttle stops being a failure. No
-// retry is counted, no error handler called, nothing archived, no statistic
+// client that asynq is given. When asynq writes that a throttled task has failed, that client
+// writes a deferral instead. So no retry is counted, no error handler called, nothing archived, no statistic
 // changed, and the last real error of the task stays visible.
 //
 // # What it promises
@@ -31,7 +31,7 @@
 //
 // The pool does not make handlers exactly-once: a process that dies while its
 // handler runs leaves a task that asynq delivers again after 60 to 120 s, and
-// that pays again.
+// that spends permits again.
 package worker
 
 // The parts of an adapter, and who calls whom:

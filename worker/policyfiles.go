@@ -30,7 +30,7 @@ type policyFiles struct {
 
 // fileRule is the limit of a rule in the files.
 type fileRule struct {
-	was     throttle.Limit // the one before that; zero at the start
+	was     throttle.Limit // the limit before `now`; zero at the start
 	now     throttle.Limit
 	settled bool // it was brought in force, or something goes before it
 }

@@ -103,7 +103,7 @@ func (r *run) lookAtReleases(ctx context.Context) error {
 		return err
 	}
 	var failed error
-	now := sightings{looks: 1, calls: map[string]int{}, both: map[string]bool{}}
+	found := sightings{looks: 1, calls: map[string]int{}, both: map[string]bool{}}
 	by, end := map[string]string{}, time.Now().Add(r.upTo(time.Second))
 	err = r.until(ctx, "the libraries of two releases decide on one key", func() bool {
 		var mu sync.Mutex
@@ -117,11 +117,11 @@ func (r *run) lookAtReleases(ctx context.Context) error {
 			defer mu.Unlock()
 			sideBySide = sideBySide && len(libraries.Val()) >= 2
 			for _, call := range log.Val() {
-				now.add(by, call.Args)
+				found.add(by, call.Args)
 			}
 			return err
 		})
-		return failed == nil && sideBySide && len(now.both) > 0 && time.Now().After(end)
+		return failed == nil && sideBySide && len(found.both) > 0 && time.Now().After(end)
 	})
 	err = errors.Join(err, failed, eachMaster(ctx, rdb, func(ctx context.Context, c *redis.Client) error {
 		return c.ConfigSet(ctx, "slowlog-log-slower-than", "10000").Err()
@@ -129,7 +129,7 @@ func (r *run) lookAtReleases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.seen.merge(now)
+	r.seen.merge(found)
 	return nil
 }
 
@@ -153,15 +153,15 @@ func (s *sightings) add(by map[string]string, args []string) {
 	}
 }
 
-func (s *sightings) merge(now sightings) {
+func (s *sightings) merge(found sightings) {
 	if s.calls == nil {
 		s.calls, s.both = map[string]int{}, map[string]bool{}
 	}
-	s.looks += now.looks
-	for library, n := range now.calls {
+	s.looks += found.looks
+	for library, n := range found.calls {
 		s.calls[library] += n
 	}
-	for key := range now.both {
+	for key := range found.both {
 		s.both[key] = true
 	}
 }

@@ -21,15 +21,15 @@ var textJoins = map[string][]string{
 	"taskid.lua":   {`short .. record end`, `string.format("\3%d:", #short) .. short .. record`},
 	"setlimit.lua": {`int(version) .. " " .. limit .. replaced`},
 	"sliding.lua": {
-		`call("GETRANGE", ledger.key, turn, -1) .. call("GETRANGE", ledger.key, HEADER, turn - 1)`,
-		`"s" .. ledger.token .. ledger.limit.stamp .. char(`, `header(ledger, ledger.head) .. records`, `header(ledger, 0) .. timestamp(ledger.newest)`, `"s" .. token .. limit.stamp .. "\0\0\0" .. timestamp(now)`,
+		`call("GETRANGE", ledger.key, oldest, -1) .. call("GETRANGE", ledger.key, HEADER, oldest - 1)`,
+		`"s" .. ledger.token .. ledger.limit.stamp .. char(`, `header(ledger, ledger.newest_index) .. records`, `header(ledger, 0) .. timestamp(ledger.newest)`, `"s" .. token .. limit.stamp .. "\0\0\0" .. timestamp(now)`,
 	},
 	"fetch.lua":         {`(now and "1" or "0") .. waits`, `prefix .. id`},
 	"fetched.lua":       {`string.format("%d:", #id) .. id`},
 	"requeue.lua":       {`prefix .. id`},
 	"ledger.lua":        {`limit.letter .. ledger.token .. limit.stamp .. kind.value(limit, ledger)`, `letter .. n .. "|" .. W .. "|" .. more .. "|" .. version`}, // all as they came
 	"binary.lua":        {`(format, ...)`, `{ ... }`},
-	"counter.lua":       {`COUNTED .. "ddd"`, `COUNTED .. "ddddd"`, `string.char(ledger.kept) .. pack(`},
+	"counter.lua":       {`COUNTED .. "ddd"`, `COUNTED .. "ddddd"`, `string.char(ledger.remembered) .. pack(`},
 	"places.lua":        {`"@" .. rule.member`, `"#" .. rule.member`, `"#" .. m`},
 	"line.lua":          {`"(" .. int(ticket)`, `"@" .. rule.member`, `"@" .. (m or rule.member)`, `"@" .. member`, `"#" .. rule.member`, `"@" .. m`, `"#" .. m`},
 	"feed.lua":          {`"(" .. int(cursor)`, `"refused:" .. reason`},
@@ -37,7 +37,7 @@ var textJoins = map[string][]string{
 	"tick.lua":          {`prefix .. other`},
 	"wake.lua":          {`prefix .. id`},
 	"scan_deferred.lua": {`"(" .. int(from)`, `prefix .. long(short)`},
-	"tokens.lua":        {`"(" .. int(RESENT_WITHIN - now)`, `"(" .. int(-ADJUSTMENTS)`},
+	"tokens.lua":        {`"(" .. int(RESENT_WITHIN - now)`, `"(" .. int(-ADJUSTMENT_OFFSET)`},
 	"record.lua":        {`name .. ":" .. int(sums[name])`, `table.concat(all, " ") .. ";" .. limit`},
 	"rulecall.lua":      {`rule.cost .. ":" .. job`}, // both as they came
 	"leases.lua":        {`"@" .. m`, `"(" .. int(now)`, `"(" .. int(ledger.now)`},

@@ -42,28 +42,28 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		latest = c.now + int64(a.MaxWait/time.Microsecond)
 	}
 	v := c.instant(g, c.now+inline, a.Mode)
-	if gated := v.bound && v.by == nil && !v.refused; gated && a.Mode != luascripts.Try && v.at <= latest {
+	if gated := v.binds && v.rule == nil && !v.noPlace; gated && a.Mode != luascripts.Try && v.at <= latest {
 		v.at = c.afterOpening(g, v.at, latest)
 	}
 	r := luascripts.AcquireReply{From: instantOf(c.since()), Promised: instantOf(c.promisedBefore(v))}
-	if v.by != nil {
-		r.Rule = v.by.index
+	if v.rule != nil {
+		r.Rule = v.rule.index
 	}
 	switch {
-	case a.Mode == luascripts.Try && v.bound:
+	case a.Mode == luascripts.Try && v.binds:
 		c.done()
 		r.Promoted = c.offerUnheard(v, nil)
 	case v.at > latest && (latest <= c.now || !v.atMost(latest)):
 		c.leave()
 		c.done()
 		r.Status, r.Promoted = luascripts.TooLate, c.promote(func(p *ruleCall) bool { return p.place != nowhere })
-	case v.refused:
+	case v.noPlace:
 		c.leave()
 		c.done()
-		r.Promoted = c.leftBehind()
-	case !v.bound:
+		r.Promoted = c.promoteInLinesLeft()
+	case !v.binds:
 		c.grant(&r, v.at, a.Token)
-		// who came earlier than it was promised leaves its followers behind; and turns may have
+		// a job that came earlier than it was promised lets those behind it come earlier, too; and turns may have
 		// been promised the end of a lease, which comes nearer whenever one is given back
 		leased := c.rules[len(c.rules)-1].kind == luascripts.Leases
 		early := func(p *ruleCall) bool { return leased || p.place == turn && p.lastPromise > v.at+1000 }
@@ -72,8 +72,8 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		r.Status = luascripts.Booked
 		c.book(v, g)
 		c.done()
-		r.Promoted = c.offerUnheard(v, c.leftBehind())
-		if p := v.by; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
+		r.Promoted = c.offerUnheard(v, c.promoteInLinesLeft())
+		if p := v.rule; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
 			v.at, _ = p.line.promised.score(p.member)
 		}
 	}
@@ -89,18 +89,18 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 
 // offerUnheard lets the next in line know of a lease that is free, when it has not heard of it.
 func (c *call) offerUnheard(v verdict, promoted []luascripts.Promotion) []luascripts.Promotion {
-	p := v.by
+	p := v.rule
 	if p == nil || p.kind != luascripts.Leases || p.view.front == "" || p.view.front == p.member || p.closed > 0 {
 		return promoted
 	}
-	if promised, _ := p.line.promised.score(p.view.front); promised <= p.now+offered || p.state.free(p.numbers, p.now) <= 0 {
+	if promised, _ := p.line.promised.score(p.view.front); promised <= p.now+offeredFor || p.state.free(p.numbers, p.now) <= 0 {
 		return promoted
 	}
 	return p.promote(promoted, false)
 }
 
-// leftBehind tells who comes next in the lines in which the job does not wait any more.
-func (c *call) leftBehind() (next []luascripts.Promotion) {
+// promoteInLinesLeft promotes the next job of each line that the call's job has left.
+func (c *call) promoteInLinesLeft() (next []luascripts.Promotion) {
 	for i := range c.rules {
 		if p := &c.rules[i]; p.leftLine() {
 			next = p.promote(next, false)
@@ -121,8 +121,8 @@ func (c *call) since() int64 {
 // promisedBefore is what the job was promised at its place on the key of the rule that holds it up, or
 // else at the narrowest one.
 func (c *call) promisedBefore(v verdict) int64 {
-	if v.bound && v.by != nil && v.by.place != nowhere {
-		return v.by.lastPromise
+	if v.binds && v.rule != nil && v.rule.place != nowhere {
+		return v.rule.lastPromise
 	}
 	for i := range c.rules {
 		if c.rules[i].place != nowhere {
@@ -163,15 +163,15 @@ func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
 }
 
 // book gives the job its places: it waits where it is held up, keeps its turn in
-// the rules before, which admitted it, and is in nobody's way in those behind. A
+// the rules before, which admitted it, and is in nobody's way in those after it. A
 // closed gate leaves it none, or its places would hold up others until it opens. A job that waits for a lease, which ends
 // when the gate is closed, keeps no turn.
 func (c *call) book(v verdict, g gate) {
-	if v.by == nil {
+	if v.rule == nil {
 		c.leave()
 		return
 	}
-	c.standFor(v.by, v.at, g.opened(v.at) > v.at)
+	c.takePlaces(v.rule, v.at, g.opened(v.at) > v.at)
 }
 
 // afterOpening is the instant of a job that waits for a gate. One that would come after `latest` does not wait.
@@ -182,17 +182,17 @@ func (c *call) afterOpening(g gate, opens, latest int64) int64 {
 	return opens
 }
 
-// standFor gives the job its places while a rule puts it off until an instant, without turns where noTurns says so.
-func (c *call) standFor(by *ruleCall, at int64, noTurns bool) {
-	admitted := c.admitted(by)
+// takePlaces gives the job its places while the binding rule holds it up until an instant, without turns where noTurns says so.
+func (c *call) takePlaces(binding *ruleCall, at int64, noTurns bool) {
+	admitted := c.admitted(binding)
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
-		case p == by && p.follows(at):
-			p.stand(turn, at)
-		case p == by:
-			p.stand(waits, at)
+		case p == binding && p.follows(at):
+			p.takePlace(turn, at)
+		case p == binding:
+			p.takePlace(waits, at)
 		case p.group > 0 && p.group <= admitted && !noTurns:
-			p.stand(turn, at)
+			p.takePlace(turn, at)
 		default:
 			p.stepAside(at)
 		}
@@ -201,15 +201,15 @@ func (c *call) standFor(by *ruleCall, at int64, noTurns bool) {
 
 // admitted is the last group in which a job keeps its turn while a rule holds it
 // up. A lease holds up nobody at rates of its own key and wider ones.
-func (c *call) admitted(by *ruleCall) int {
-	if by.group > 0 {
-		return by.group
+func (c *call) admitted(binding *ruleCall) int {
+	if binding.group > 0 {
+		return binding.group
 	}
 	last := 0
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
 		case p.group == 0:
-		case p.sharesKey(by):
+		case p.sharesKey(binding):
 			return p.group - 1
 		default:
 			last = p.group

@@ -104,7 +104,7 @@ func (p *ruleCall) adjust(token, charge uint64, held int64, promoted []luascript
 		p.lessen(token, held)
 		promoted = p.promote(promoted, true)
 	}
-	p.tokens.charge(charge, at, p.counts(), p.now, p.extra)
+	p.tokens.keepAdjustment(charge, at, p.counts(), p.now, p.extra)
 	return spent, promoted
 }
 
@@ -117,7 +117,7 @@ func (p *ruleCall) lessen(token uint64, held int64) {
 	}
 	if p.ledger.token == token && p.state.newest() != newest {
 		p.ledger.token = 0
-		if !p.ledger.kept {
+		if !p.ledger.remembered {
 			p.tokens.remember(token, newest, p.now, p.extra)
 		}
 	}
@@ -137,7 +137,7 @@ func (c *call) close(shut *ruleCall, us int64) int64 {
 	shut.line.mark(closedSince, since)
 	shut.line.live(c.now, until-c.now+1_000_000+c.extra)
 	for i := range c.rules {
-		c.rules[i].find()
+		c.rules[i].findTicket()
 	}
 	if shut.member == "" || shut.place != nowhere {
 		return until
@@ -162,7 +162,7 @@ func (p *ruleCall) ticketOfPostponed(since int64) int64 {
 	if in, _ := p.line.marked(postponedIn); some && in == since && last >= ticket {
 		ticket = min(last+1, (rooms(last)+1)*room-1)
 		if ticket%room != 0 {
-			p.line.mark(squeezed, p.line.squeezedIn()+p.steps(p.cost))
+			p.line.mark(squeezed, p.line.squeezedIn()+p.unitsOf(p.cost))
 		}
 	}
 	p.line.mark(lastPostponed, ticket)
@@ -172,16 +172,16 @@ func (p *ruleCall) ticketOfPostponed(since int64) int64 {
 
 // spend makes a grant at an instant that is not before earliest's.
 func (p *ruleCall) spend(at int64, token uint64) {
-	was, wasAt, kept := p.ledger.token, p.state.newest(), p.ledger.kept
+	was, wasAt, remembered := p.ledger.token, p.state.newest(), p.ledger.remembered
 	atOnce := p.index == 1 && (p.w < resentWithin || was != 0 && wasAt+resentWithin > p.now)
 	p.state.charge(p.numbers, at, p.cost)
-	p.ledger.token, p.ledger.kept = token, p.kind != luascripts.Leases && (p.index > 1 || atOnce)
+	p.ledger.token, p.ledger.remembered = token, p.kind != luascripts.Leases && (p.index > 1 || atOnce)
 	p.store()
 	if p.kind == luascripts.Leases {
 		p.tokens.lend(token, at+p.w, p.now, p.extra)
 		return
 	}
-	if !kept {
+	if !remembered {
 		p.tokens.remember(was, wasAt, p.now, p.extra)
 	}
 	if atOnce {
@@ -208,11 +208,11 @@ func (c *call) standsAt() *ruleCall {
 // not asked, or it would be told later and later by those who join that line. A
 // narrower rule that admits it before its turn comes there puts nothing off.
 func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
-	at, by, before := c.now, stands, stands.ahead.permits()
+	at, delayedBy, before := c.now, stands, stands.ahead.permits()
 	c.sets(func(set []ruleCall) bool {
 		due, last := joint(set, c.now, c.now)
 		if last != nil && due >= at {
-			at, by = due, last
+			at, delayedBy = due, last
 		}
 		return stands.index > set[len(set)-1].index
 	})
@@ -220,19 +220,13 @@ func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
 	// rule holds up now gets its place there, and is parked in the wider lines. A parked job gets its place in
 	// the line again: nobody would tell it otherwise that it may come earlier
 	if at > c.now {
-		c.standFor(by, at, false)
+		c.takePlaces(delayedBy, at, false)
 	}
 	for i := range c.rules {
 		c.rules[i].park()
 		c.rules[i].outlive()
 	}
-	var next []luascripts.Promotion
-	for i := range c.rules {
-		if p := &c.rules[i]; p.leftLine() {
-			next = p.promote(next, false)
-		}
-	}
 	return luascripts.RefreshReply{
-		Status: luascripts.Booked, Rule: by.index, At: instantOf(at), Before: int(before), Promoted: c.missed(next),
+		Status: luascripts.Booked, Rule: delayedBy.index, At: instantOf(at), Before: int(before), Promoted: c.missed(c.promoteInLinesLeft()),
 	}
 }

@@ -128,21 +128,20 @@ func (c *call) widest() *ruleCall {
 	return nil
 }
 
-// joint is the first instant, not before a, at which all rules admit the job, and the rule
-// that refuses it longest. Where a rule does not admit the job until reach, the jobs ahead
-// of it count, too.
-func joint(set []ruleCall, a, reach int64) (at int64, by *ruleCall) {
+// joint is the first instant, not before `at`, at which all rules admit the job, and the rule
+// that delays it until then, nil for none. Turns count only for rules whose ledger admits it after reach.
+func joint(set []ruleCall, at, reach int64) (_ int64, delayedBy *ruleCall) {
 	for i := range set {
-		if due := set[i].byLedger; due > a {
-			a, by = due, &set[i]
+		if due := set[i].byLedger; due > at {
+			at, delayedBy = due, &set[i]
 		}
 	}
 	for i := range set {
-		if p := &set[i]; p.byLedger > reach && p.byTurns > a {
-			a, by = p.byTurns, p
+		if p := &set[i]; p.byLedger > reach && p.byTurns > at {
+			at, delayedBy = p.byTurns, p
 		}
 	}
-	return a, by
+	return at, delayedBy
 }
 
 // missed adds the jobs that were parked while they waited for a lease. A process that died
@@ -168,25 +167,25 @@ func (c *call) promote(turnToo func(*ruleCall) bool) []luascripts.Promotion {
 // verdict is when a job may run, and what holds it up until then.
 type verdict struct {
 	at    int64
-	by    *ruleCall // that refuses it longest; nil for the gate, or for nothing
-	bound bool      // it may not run yet
+	binds bool      // a rule or the gate holds the job up
+	rule  *ruleCall // the binding rule, nil for the gate; or else the rule that makes the instant so late, nil for none
 
-	refused bool // nor is it to have a place: [luascripts.BookLastRule]
+	noPlace bool // nor does the job get a place: [luascripts.BookLastRule]
 }
 
 // atMost says that the instant is told by a lease that ends then, and may be given back before, when its key is open.
 func (v verdict) atMost(latest int64) bool {
-	return v.bound && v.by != nil && v.by.kind == luascripts.Leases && v.by.closed <= latest
+	return v.binds && v.rule != nil && v.rule.kind == luascripts.Leases && v.rule.closed <= latest
 }
 
 // freeBeforeClosing says that the job waits for a lease that may be given back while the gate is open. The end of
-// that lease, which the job is told, may be behind the closing. Who asks shortly before the opening, within reach, is
+// that lease, which the job is told, may come after the closing. Who asks shortly before the opening, within reach, is
 // like one who asks then. Who tries does not wait.
 func (v verdict) freeBeforeClosing(g gate, now, reach int64, mode luascripts.Mode) bool {
-	if !v.bound || v.by == nil || v.by.kind != luascripts.Leases || mode == luascripts.Try {
+	if !v.binds || v.rule == nil || v.rule.kind != luascripts.Leases || mode == luascripts.Try {
 		return false
 	}
-	soonest := max(now, v.by.closed)
+	soonest := max(now, v.rule.closed)
 	opens := g.opened(soonest)
 	return opens == soonest || opens <= reach
 }
@@ -196,40 +195,40 @@ func (v verdict) freeBeforeClosing(g gate, now, reach int64, mode luascripts.Mod
 // alone. Who only books is held up by the widest rate.
 func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 	if opens := g.opened(c.now); opens > reach {
-		return verdict{at: opens, bound: true, refused: mode == luascripts.BookLastRule}
+		return verdict{at: opens, binds: true, noPlace: mode == luascripts.BookLastRule}
 	}
 	if wide := c.onlyWidest(); mode == luascripts.BookLastRule && wide != nil {
 		v := c.inWidest(wide, reach)
 		if opens := g.opened(v.at); opens > v.at {
-			return verdict{at: opens, bound: true, refused: true}
+			return verdict{at: opens, binds: true, noPlace: true}
 		}
 		return v
 	}
 	v := verdict{at: c.now}
 	c.sets(func(set []ruleCall) bool {
-		at, by := joint(set, v.at, reach)
-		if by != nil {
-			v.at, v.by = at, by
+		at, binding := joint(set, v.at, reach)
+		if binding != nil {
+			v.at, v.rule = at, binding
 		}
 		if at <= reach {
-			if by = refuses(set); by == nil {
+			if binding = refuses(set); binding == nil {
 				return true
 			}
 		}
-		v.by, v.bound = by, true
+		v.rule, v.binds = binding, true
 		return false
 	})
 	switch opens := g.opened(v.at); {
 	case opens <= v.at, v.freeBeforeClosing(g, c.now, reach, mode):
-	case v.bound || opens > reach:
-		return verdict{at: opens, bound: true, refused: mode == luascripts.BookLastRule}
+	case v.binds || opens > reach:
+		return verdict{at: opens, binds: true, noPlace: mode == luascripts.BookLastRule}
 	default:
-		v.at, v.by = opens, nil
+		v.at, v.rule = opens, nil
 	}
-	if mode.NeverGrants() && !v.bound {
-		v.bound, v.by = true, &c.rules[len(c.rules)-1]
+	if mode.NeverGrants() && !v.binds {
+		v.binds, v.rule = true, &c.rules[len(c.rules)-1]
 		if p := c.widest(); p != nil {
-			v.by = p
+			v.rule = p
 		}
 	}
 	return v
@@ -254,25 +253,25 @@ func (c *call) onlyWidest() (wide []ruleCall) {
 // one that has no place there is refused; of a lease it counts only until when it is
 // closed.
 func (c *call) inWidest(wide []ruleCall, reach int64) verdict {
-	at, by := joint(wide, c.now, reach)
-	v := verdict{at: at, bound: true}
+	at, delayedBy := joint(wide, c.now, reach)
+	v := verdict{at: at, binds: true}
 	for i := range c.rules {
 		p := &c.rules[i]
-		other := p.closed
+		admitsAt := p.closed
 		if p.group > 0 {
-			other = p.byTurns
+			admitsAt = p.byTurns
 		}
-		if p.group != wide[0].group && other > v.at && !placed(wide) {
-			v.at, v.by, v.refused = other, p, true
+		if p.group != wide[0].group && admitsAt > v.at && !placed(wide) {
+			v.at, v.rule, v.noPlace = admitsAt, p, true
 		}
 	}
 	switch {
-	case v.refused:
+	case v.noPlace:
 	case at > reach:
-		v.by = by
+		v.rule = delayedBy
 	default:
-		if v.by = refuses(wide); v.by == nil {
-			v.by = &wide[len(wide)-1]
+		if v.rule = refuses(wide); v.rule == nil {
+			v.rule = &wide[len(wide)-1]
 		}
 	}
 	return v

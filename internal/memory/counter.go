@@ -128,7 +128,7 @@ func (f *fixed) free(l *numbers, now int64) int64 {
 
 func (f *fixed) life(l *numbers) int64 { return f.at + l.w }
 
-func (f *fixed) carried(old, l *numbers) state {
+func (f *fixed) carriedOver(old, l *numbers) state {
 	if l.w > old.w && f.before > 0 && f.beforeAt+l.w > f.at { // one window may hold both that are known
 		return replay(l, f.grants(l))
 	}
@@ -206,8 +206,8 @@ func (c *calendar) life(l *numbers) int64 {
 	return max(l.begin(l.index(c.at)+1), c.at+l.w)
 }
 
-// carried counts again: the new window may hold both that are known.
-func (c *calendar) carried(_, l *numbers) state {
+// carriedOver counts again: the new window may hold both that are known.
+func (c *calendar) carriedOver(_, l *numbers) state {
 	return replay(l, c.grants(l))
 }
 
@@ -273,8 +273,8 @@ func (s *step) life(l *numbers) int64 {
 	return max(s.anchor+times(ceilDiv(l.burst-s.have, l.n), l.w), s.at+l.w)
 }
 
-// carried keeps the tokens that are missing.
-func (s *step) carried(old, l *numbers) state {
+// carriedOver keeps the tokens that are missing.
+func (s *step) carriedOver(old, l *numbers) state {
 	c := &step{tally: s.tally, have: l.burst}
 	if s.have < old.burst {
 		c.have, c.anchor = max(0, l.burst-(old.burst-s.have)), s.anchor

@@ -70,4 +70,4 @@ func (g gate) spread(at, offset int64) int64 {
 	return at + offset
 }
 
-const openingKept = 3_600_000_000 // how long after an opening it is known who waited for it
+const openingKnownFor = 3_600_000_000 // how long after an opening it is known who waited for it

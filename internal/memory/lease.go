@@ -57,7 +57,7 @@ func (s *leases) life(l *numbers) int64 { return s.last + l.w }
 // grants are none: a lease is no permit of a window.
 func (s *leases) grants(*numbers) []grant { return nil }
 
-func (s *leases) carried(*numbers, *numbers) state { return s }
+func (s *leases) carriedOver(*numbers, *numbers) state { return s }
 
 // lend gives a lease, and forgets some that ended.
 func (t *tokens) lend(token uint64, end, now, extra int64) {
@@ -67,10 +67,10 @@ func (t *tokens) lend(token uint64, end, now, extra int64) {
 }
 
 const (
-	offered   = 900_000 // how long a lease that came back is kept for the next in line, before it is late
-	offerMost = 16
-	aheadMost = 32     // how many behind them, of n at most, come by themselves when the leases end
-	soonMost  = 40_000 // a lease that ends so soon is as good as free: whoever is told now comes for its end
+	offeredFor = 900_000 // how long a lease that came back is kept for the next in line, before it is late
+	offerMost  = 16
+	aheadMost  = 32     // how many behind them, of n at most, come by themselves when the leases end
+	soonMost   = 40_000 // a lease that ends so soon is as good as free: whoever is told now comes for its end
 )
 
 // promisedAway says that somebody may have been granted ahead of now what comes

@@ -35,10 +35,10 @@ type state interface {
 	// grants are the late ones, for a state of another kind; l is the new limit.
 	grants(l *numbers) []grant
 
-	// carried is the state as if the limit had been changed right after the newest
+	// carriedOver is the state as if the limit had been changed right after the newest
 	// grant. What it is told must not depend on now: until the next grant nothing
 	// is written, and an instant that moves on with the clock never comes.
-	carried(old, l *numbers) state
+	carriedOver(old, l *numbers) state
 }
 
 // grant is that so many permits went at an instant.
@@ -46,12 +46,12 @@ type grant struct{ at, many int64 }
 
 // ledger is what was spent on a key.
 type ledger struct {
-	figures        // those of the last write
-	state   state  // nil when nothing was spent
-	version int64  // of the limit that it was written under
-	token   uint64 // of the newest grant; 0 is nobody
-	kept    bool   // that token is remembered besides: by `tokens`, or by the first rule of its call
-	expires int64  // in milliseconds
+	figures           // those of the last write
+	state      state  // nil when nothing was spent
+	version    int64  // of the limit that it was written under
+	token      uint64 // of the newest grant; 0 is nobody
+	remembered bool   // that token is remembered besides: by `tokens`, or by the first rule of its call
+	expires    int64  // in milliseconds
 }
 
 func fresh(l *numbers) state {
@@ -88,7 +88,7 @@ func (g *ledger) under(l *numbers) state {
 	var s state
 	switch {
 	case g.kind == l.kind:
-		s = g.state.carried(&numbers{figures: g.figures}, l)
+		s = g.state.carriedOver(&numbers{figures: g.figures}, l)
 	case l.kind == luascripts.Leases: // who was granted permits holds none of them
 		return fresh(l)
 	default:
@@ -209,36 +209,36 @@ func (l *numbers) noDebt() bool {
 	return l.kind == luascripts.Sliding || l.kind == luascripts.GCRA || l.kind == luascripts.Step
 }
 
-// stepsMost is how many steps the largest cost of a limit has, about.
-const stepsMost = 1 << 20
+// unitsMost is how many units the largest cost of a limit has, about.
+const unitsMost = 1 << 20
 
-// unit is how many permits one step of a ticket is.
+// unit is how many permits one unit of a ticket is.
 func (l *numbers) unit() int64 {
 	unit := int64(1)
-	for max(l.n, l.burst) > stepsMost*unit {
+	for max(l.n, l.burst) > unitsMost*unit {
 		unit *= 2
 	}
 	return unit
 }
 
-// steps is how many units a job of this cost takes. Each has a room, as far as `edge`.
-func (l *numbers) steps(cost int64) int64 { return min(ceilDiv(cost, l.unit()), stepsMost) }
+// unitsOf is how many units a job of this cost takes. Each has a room, as far as coarseStart.
+func (l *numbers) unitsOf(cost int64) int64 { return min(ceilDiv(cost, l.unit()), unitsMost) }
 
 // ticketBehind is the ticket behind a job of this cost, which has a ticket. Tickets count up as long as a line is never
-// empty, and have a bound. So from `edge` on a room stands for many units.
+// empty, and have a bound. So from coarseStart on a room stands for many units.
 func (l *numbers) ticketBehind(cost, ticket int64) int64 {
-	end := ticket + l.steps(cost)*room
-	if from := max(ticket, edge); end > from {
-		return from + ceilDiv(end-from, room*coarse)*room
+	end := ticket + l.unitsOf(cost)*room
+	if from := max(ticket, coarseStart); end > from {
+		return from + ceilDiv(end-from, room*coarseUnits)*room
 	}
 	return end
 }
 
 // ticketBefore is the last ticket, of whole rooms, from which a job of this cost ends at a ticket, or before it.
 func (l *numbers) ticketBefore(cost, ticket int64) int64 {
-	units := l.steps(cost)
-	large := min(max(0, ticket-edge)/room, ceilDiv(units, coarse))
-	return ticket - (large+max(0, units-large*coarse))*room
+	units := l.unitsOf(cost)
+	large := min(max(0, ticket-coarseStart)/room, ceilDiv(units, coarseUnits))
+	return ticket - (large+max(0, units-large*coarseUnits))*room
 }
 
 // covers says whether a calendar knows the window of now.

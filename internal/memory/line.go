@@ -10,19 +10,22 @@ import (
 )
 
 const (
-	grace     = 100_000       // how long after its last promise a head keeps its place
-	parkedFor = 3_600_000_000 // how long it stays parked
-	lateMost  = 20            // how many are parked by one call
-	park      = 1 << 52       // how much lower the ticket of one who is parked is
-	live      = -park / 2     // the lowest ticket of one who is not
-	room      = 4096          // tickets a step: those who are put off stand between
-	edge      = 1 << 50       // from this ticket on a room stands for `coarse` units, see ticketBehind
-	coarse    = 1024
-	wholes    = 32      // jobs ahead of one that are looked at each, where costs differ
-	far       = 1 << 52 // permits ahead: more are counted as so many
+	grace      = 100_000       // how long after its last promise the first job of a line keeps its place
+	parkedFor  = 3_600_000_000 // how long a job stays parked
+	lateMost   = 20            // how many are parked by one call
+	parkOffset = 1 << 52       // how much lower the ticket of one who is parked is
+
+	unparkedFrom = -parkOffset / 2 // the lowest ticket of one who is not parked
+
+	room        = 4096    // between two tickets: jobs that are put off stand there
+	coarseStart = 1 << 50 // from this ticket on a room stands for coarseUnits units, see ticketBehind
+	coarseUnits = 1024
+
+	wholeJobs        = 32 // where costs differ, so many of the jobs ahead are looked at one by one
+	permitsAheadMost = 1 << 52
 )
 
-// What stands among the promises and is nobody's. The last four have `park` added:
+// What stands among the promises and is nobody's. The last four have parkOffset added:
 // nothing among the promises is cleared away that lies so far ahead.
 const (
 	mixed         = "mixed"  // costs differ, or did
@@ -30,7 +33,7 @@ const (
 	closedSince   = "closed since"
 	lastPostponed = "postponed last" // as line.lua has it: the ticket of the job that was postponed last
 	postponedIn   = "postponed in"   // since when the key was closed then
-	squeezed      = "squeezed"       // steps of the jobs that stand between whole rooms
+	squeezed      = "squeezed"       // units of the jobs that stand between whole rooms
 )
 
 // line is the jobs that wait, by tickets. A ticket is that of the job before, plus room for
@@ -77,12 +80,12 @@ func jobOf(member string) string {
 	return job
 }
 
-func parked(ticket int64) bool { return ticket < live }
+func parked(ticket int64) bool { return ticket < unparkedFrom }
 
-// turnOf is a ticket as it is, or was before its owner was parked.
-func turnOf(ticket int64) int64 {
+// unparked is a ticket as it was before its job was parked, or as it is.
+func unparked(ticket int64) int64 {
 	if parked(ticket) {
-		return ticket + park
+		return ticket + parkOffset
 	}
 	return ticket
 }
@@ -93,15 +96,15 @@ func (q *line) isMixed() bool {
 	return is
 }
 
-// marked is the value of one of those with `park` added.
+// marked is the value of one of those with parkOffset added.
 func (q *line) marked(name string) (int64, bool) {
 	v, ok := q.promised.score(name)
-	return v - park, ok
+	return v - parkOffset, ok
 }
 
-func (q *line) mark(name string, v int64) { q.promised.add(name, v+park) }
+func (q *line) mark(name string, v int64) { q.promised.add(name, v+parkOffset) }
 
-// squeezedIn are the steps that tickets do not show.
+// squeezedIn are the units that tickets do not show.
 func (q *line) squeezedIn() int64 {
 	if n, some := q.marked(squeezed); some {
 		return n
@@ -109,10 +112,10 @@ func (q *line) squeezedIn() int64 {
 	return 0
 }
 
-// squeezeOut takes the steps of one who leaves off them, if its ticket is no whole
+// squeezeOut takes the units of one who leaves off them, if its ticket is no whole
 // room.
-func (q *line) squeezeOut(ticket, steps int64) {
-	switch left := q.squeezedIn() - steps; {
+func (q *line) squeezeOut(ticket, units int64) {
+	switch left := q.squeezedIn() - units; {
 	case ticket%room == 0:
 	case left > 0:
 		q.mark(squeezed, left)
@@ -131,7 +134,7 @@ func (q *line) closedUntil(now int64) int64 {
 	return 0
 }
 
-// overdue says whether one who could be at the head is not expected any more.
+// overdue says whether one who could be the first of the line is not expected any more.
 func (q *line) overdue(m string, now int64) bool {
 	promised, known := q.promised.score(m)
 	return !known || promised+grace < now
@@ -143,7 +146,7 @@ func (q *line) anyPromise() bool {
 }
 
 // anybody says that somebody waits, late or not.
-func (q *line) anybody() bool { return q.below(live) < q.len() }
+func (q *line) anybody() bool { return q.below(unparkedFrom) < q.len() }
 
 // view is the line at an instant: the parked, the late, and from first on those
 // who wait.
@@ -155,7 +158,7 @@ type view struct {
 
 func (q *line) read(job string, now int64) view {
 	v := view{last: q.len()}
-	v.parked = q.below(live)
+	v.parked = q.below(unparkedFrom)
 	for v.first = v.parked; v.first < v.last; v.first++ {
 		m := q.order[v.first].member
 		if m == job || len(v.late) == lateMost || !q.overdue(m, now) {
@@ -170,7 +173,7 @@ func (q *line) read(job string, now int64) view {
 func (q *line) park(v view) {
 	for _, m := range v.late {
 		if ticket, ok := q.score(m); ok && !parked(ticket) {
-			q.add(m, ticket-park)
+			q.add(m, ticket-parkOffset)
 		}
 	}
 }
@@ -187,7 +190,7 @@ type ahead struct {
 	first, last         int
 	firstTurn, lastTurn int
 	mixed               bool
-	squeezed            int64 // steps that tickets do not show
+	squeezed            int64 // units that tickets do not show
 	numbers             *numbers
 }
 
@@ -215,25 +218,25 @@ func (a ahead) permits() int64 {
 	case a.count() == 0:
 		return 0
 	case !a.mixed:
-		return min(far, times(int64(a.count()), a.cost()))
+		return min(permitsAheadMost, times(int64(a.count()), a.cost()))
 	}
 	sum := int64(0)
-	costs, _, behind := a.firstCosts()
+	costs, _, next := a.firstCosts()
 	for _, c := range costs {
 		sum += c
 	}
-	if behind != nil {
-		sum += a.permitsFrom(behind.score)
+	if next != nil {
+		sum += a.permitsFrom(next.score)
 	}
-	return min(far, sum)
+	return min(permitsAheadMost, sum)
 }
 
-// firstCosts are what the first of them cost, in their order; which of them is the first in the
-// line, -1 for none; and the job behind them, nil for none.
-func (a ahead) firstCosts() (costs []int64, head int, behind *scored[string]) {
-	head = -1
+// firstCosts are what the first of them cost, in their order; which of these costs is that of the first in the
+// line, -1 for none; and the job after these, nil for none.
+func (a ahead) firstCosts() (costs []int64, frontIndex int, next *scored[string]) {
+	frontIndex = -1
 	for i, j := a.first, a.firstTurn; ; {
-		var next *scored[string]
+		next = nil
 		inLine := i < a.last && (j >= a.lastTurn || a.line.order[i].score <= a.turns.order[j].score)
 		switch {
 		case inLine:
@@ -243,11 +246,11 @@ func (a ahead) firstCosts() (costs []int64, head int, behind *scored[string]) {
 			next = &a.turns.order[j]
 			j++
 		}
-		if next == nil || len(costs) == wholes {
-			return costs, head, next
+		if next == nil || len(costs) == wholeJobs {
+			return costs, frontIndex, next
 		}
-		if inLine && head < 0 {
-			head = len(costs)
+		if inLine && frontIndex < 0 {
+			frontIndex = len(costs)
 		}
 		costs = append(costs, costOf(next.member))
 	}
@@ -265,7 +268,7 @@ func (a ahead) permitsFrom(ticket int64) int64 {
 
 // unitsBetween is how many units of permits lie between two tickets.
 func unitsBetween(from, ends int64) int64 {
-	return rooms(ends-from+room-1) + rooms(max(ends, edge)-max(from, edge)+room-1)*(coarse-1)
+	return rooms(ends-from+room-1) + rooms(max(ends, coarseStart)-max(from, coarseStart)+room-1)*(coarseUnits-1)
 }
 
 // end is the ticket behind the last of them.
@@ -291,12 +294,12 @@ func (a ahead) end() int64 {
 // resentWithin: when the reply to a call is lost, the call comes again within this time, in microseconds, or never.
 const resentWithin = 60_000_000
 
-// chargeScore is how far below minus its instant the score of a correction is.
-const chargeScore = 1 << 52
+// adjustmentOffset is how far below minus its instant the score of a correction is.
+const adjustmentOffset = 1 << 52
 
 // tokens are three things, told apart by their scores. Attempts that hold a grant have its
 // instant. Attempts that were withdrawn have the negative time of that, or of `resentWithin` before
-// their grant does not count any more. Corrections of charges lie below -chargeScore.
+// their grant does not count any more. Corrections of charges lie below -adjustmentOffset.
 type tokens struct {
 	sorted[uint64]
 	expires int64
@@ -321,11 +324,11 @@ func (t *tokens) withdraw(token uint64, held, until, now, extra int64) {
 	t.live(now, since+resentWithin-now+extra)
 }
 
-// charge remembers a correction as long as what it charged at an instant counts.
-func (t *tokens) charge(token uint64, at, counts, now, extra int64) {
+// keepAdjustment remembers a correction as long as what it charged at an instant counts.
+func (t *tokens) keepAdjustment(token uint64, at, counts, now, extra int64) {
 	keep := max(counts, resentWithin)
-	t.add(token, -chargeScore-at)
-	t.trim(keep-now-chargeScore, -chargeScore)
+	t.add(token, -adjustmentOffset-at)
+	t.trim(keep-now-adjustmentOffset, -adjustmentOffset)
 	t.live(now, at+keep-now+extra)
 }
 

@@ -45,8 +45,8 @@ func (p *ruleCall) offer(promoted []luascripts.Promotion) []luascripts.Promotion
 		free = int(max(0, p.state.free(p.numbers, p.now+min(soonMost, p.w/10))))
 	}
 	for _, w := range waiting[:min(free, offerMost, len(waiting))] {
-		if promised, _ := p.line.promised.score(w.member); promised > p.now+offered {
-			p.line.promised.add(w.member, p.now+offered)
+		if promised, _ := p.line.promised.score(w.member); promised > p.now+offeredFor {
+			p.line.promised.add(w.member, p.now+offeredFor)
 		}
 		promoted = p.tell(promoted, p.now, w.member) // a job that was told before is told again: the notice may have been lost
 	}

@@ -30,16 +30,16 @@ type ruleCall struct {
 	member      string // the job as a member of the line, "cost:job"; "" when the call is nobody's
 
 	view        view
-	turnsLeft   []string // turns at the head that hold up nobody, see leftTurns
+	turnsLeft   []string // the first turns, which hold up nobody, see leftTurns
 	missed      []string // who were parked here while they waited for a lease
 	place       place
 	ticket      int64 // as if not parked
 	lastPromise int64
 	ahead       ahead
 
-	heldUp   bool  // the first who waits goes before the job
-	byLedger int64 // when this rule admits the job, if all ahead go as early as they can
-	byTurns  int64 // when it does if turns ahead go when they were promised
+	behindFront bool  // the first who waits goes before the job
+	byLedger    int64 // when this rule admits the job, if all ahead go as early as they can
+	byTurns     int64 // when it does if turns ahead go when they were promised
 }
 
 // sharesKey says that two rules have the same key, as in every call of the policy before, and not by chance.
@@ -51,7 +51,7 @@ func (p *ruleCall) sharesKey(other *ruleCall) bool {
 func (p *ruleCall) findAndMeasure() {
 	p.view = p.line.read(p.member, p.now)
 	p.turnsLeft = p.leftTurns()
-	p.find()
+	p.findTicket()
 	p.ahead = ahead{
 		line: &p.line.set, turns: p.turns, mixed: p.line.isMixed(), squeezed: p.line.squeezedIn(),
 		first: p.view.first, last: p.view.last, firstTurn: len(p.turnsLeft), lastTurn: p.turns.len(), numbers: p.numbers,
@@ -66,12 +66,13 @@ func (p *ruleCall) findAndMeasure() {
 	p.measure()
 }
 
-func (p *ruleCall) find() {
+// findTicket finds where the job stands, and its ticket.
+func (p *ruleCall) findTicket() {
 	if p.member == "" {
 		return
 	}
 	if t, ok := p.line.score(p.member); ok {
-		p.place, p.ticket = waits, turnOf(t)
+		p.place, p.ticket = waits, unparked(t)
 		if parked(t) {
 			p.place = aside
 		}
@@ -85,7 +86,7 @@ func (p *ruleCall) find() {
 
 // grantable says that the job passes no job that waits.
 func (p *ruleCall) grantable() bool {
-	return !p.heldUp && (p.place != nowhere || p.view.first == p.view.last)
+	return !p.behindFront && (p.place != nowhere || p.view.first == p.view.last)
 }
 
 // chargeable is a state that earliest must be told whole jobs of: what one leaves over of a window
@@ -95,51 +96,51 @@ type chargeable interface{ scratch() state }
 func (f *fixed) scratch() state    { c := *f; return &c }
 func (c *calendar) scratch() state { d := *c; return &d }
 func (s *step) scratch() state     { c := *s; return &c }
-func (s *sliding) scratch() state  { return &sliding{slices.Clone(s.ring), s.head} }
+func (s *sliding) scratch() state  { return &sliding{slices.Clone(s.ring), s.newestIndex} }
 
-// gone is the state after the first jobs ahead were granted, each as a whole and as early as it can
-// be. The other results are how many permits still go before the job then, and the instant at which
+// chargeAhead is the state as it will be when the first jobs ahead are granted, each as a whole and as early as it can
+// be. It is a copy when something had to be charged. The other results are how many permits still go before the job then, and the instant at which
 // the first job of the line goes, 0 when that does not matter.
-func (p *ruleCall) gone(now int64) (s state, left, headAt int64) {
+func (p *ruleCall) chargeAhead(now int64) (s state, left, frontAt int64) {
 	s, left = p.state, p.ahead.permits()
 	if left == 0 {
 		return s, 0, 0
 	}
 	var costs []int64
-	head := -1
+	frontIndex := -1
 	if p.ahead.mixed {
-		costs, head, _ = p.ahead.firstCosts()
+		costs, frontIndex, _ = p.ahead.firstCosts()
 	} else if c := p.ahead.cost(); c > 1 || p.cost > 1 {
-		costs = slices.Repeat([]int64{c}, min(wholes, p.ahead.count()))
+		costs = slices.Repeat([]int64{c}, min(wholeJobs, p.ahead.count()))
 	}
 	of, whole := s.(chargeable)
 	if !whole {
 		before := int64(0)
 		for i, cost := range costs {
-			if i == head {
-				headAt = s.earliest(p.numbers, now, before, cost)
+			if i == frontIndex {
+				frontAt = s.earliest(p.numbers, now, before, cost)
 			}
 			before += cost
 		}
-		return s, left, headAt
+		return s, left, frontAt
 	}
 	if len(costs) > 0 {
 		s = of.scratch()
 	}
 	for i, cost := range costs {
 		at := s.earliest(p.numbers, now, 0, cost)
-		if i == head {
-			headAt = at
+		if i == frontIndex {
+			frontAt = at
 		}
 		s.charge(p.numbers, at, cost)
 		left -= cost
 	}
-	return s, max(0, left), headAt
+	return s, max(0, left), frontAt
 }
 
-// follow says when jobs go one behind the other, from the first on.
+// follow says when jobs go one after the other, from the first on.
 func (p *ruleCall) follow(now int64) func(cost int64) int64 {
-	s, left, more := p.state, int64(0), wholes
+	s, left, more := p.state, int64(0), wholeJobs
 	of, whole := s.(chargeable)
 	if whole {
 		s = of.scratch()
@@ -169,10 +170,10 @@ func (p *ruleCall) earliest(now, before, cost int64) int64 {
 // comes when the first is expected at the latest.
 func (p *ruleCall) measure() {
 	b := max(p.now, p.closed)
-	s, left, headAt := p.gone(b)
+	s, left, frontAt := p.chargeAhead(b)
 	p.byLedger = earliest(p.numbers, s, b, left, p.cost)
-	p.heldUp = p.ahead.mixed && p.place != nowhere && headAt > 0 && headAt < p.byLedger
-	if p.heldUp {
+	p.behindFront = p.ahead.mixed && p.place != nowhere && frontAt > 0 && frontAt < p.byLedger
+	if p.behindFront {
 		expected, _ := p.line.promised.score(p.view.front)
 		if expected <= p.now {
 			expected += grace
@@ -219,7 +220,7 @@ func (p *ruleCall) park() {
 	turns := p.lateTurns()
 	for _, m := range turns {
 		ticket, _ := p.turns.score(m)
-		p.line.add(m, ticket-park)
+		p.line.add(m, ticket-parkOffset)
 		p.line.kept.drop(m)
 	}
 	for _, m := range p.turnsLeft {
@@ -264,8 +265,8 @@ func (p *ruleCall) heldAt(token uint64) (at int64, known bool) {
 	}
 	at, known = p.tokens.score(token)
 	switch {
-	case at < -chargeScore:
-		return -at - chargeScore, true
+	case at < -adjustmentOffset:
+		return -at - adjustmentOffset, true
 	case at > 0 && at+resentWithin <= p.now: // no copy of its call is expected any more
 		p.tokens.drop(token)
 		return 0, false
@@ -311,9 +312,9 @@ const (
 	turn          // among the turns: this rule admitted it, and a wider one holds it up
 )
 
-// stand gives the job a place and a promise. A job that has a ticket keeps it, and a
+// takePlace gives the job a place and a promise. A job that has a ticket keeps it, and a
 // newcomer comes behind all.
-func (p *ruleCall) stand(to place, at int64) {
+func (p *ruleCall) takePlace(to place, at int64) {
 	p.line.promised.add(p.member, at)
 	switch p.place {
 	case to:
@@ -348,7 +349,7 @@ func (p *ruleCall) put(to place, ticket int64) {
 	}
 	p.line.kept.drop(p.member)
 	if to == aside {
-		p.line.add(p.member, ticket-park)
+		p.line.add(p.member, ticket-parkOffset)
 		return
 	}
 	p.mix()
@@ -365,7 +366,7 @@ func (p *ruleCall) stepAside(at int64) {
 
 // leave gives up the job's place.
 func (p *ruleCall) leave() {
-	p.line.squeezeOut(p.ticketOf(p.member), p.steps(p.cost))
+	p.line.squeezeOut(p.ticketOf(p.member), p.unitsOf(p.cost))
 	p.line.drop(p.member)
 	p.turns.drop(p.member)
 	p.line.kept.drop(p.member)
@@ -398,7 +399,7 @@ func (p *ruleCall) mix() {
 		return
 	}
 	own := costOf(p.member)
-	at := p.line.below(live)
+	at := p.line.below(unparkedFrom)
 	if at < p.line.len() && costOf(p.line.order[at].member) != own || p.turns.len() > 0 && costOf(p.turns.order[0].member) != own {
 		p.line.mix()
 	}
@@ -410,10 +411,10 @@ func (p *ruleCall) lastTicket() int64 {
 	after := func(s *set, rank int) {
 		if 0 <= rank && rank < s.len() {
 			last := s.order[rank]
-			ticket = max(ticket, p.ticketBehind(costOf(last.member), rooms(turnOf(last.score)+room-1)*room))
+			ticket = max(ticket, p.ticketBehind(costOf(last.member), rooms(unparked(last.score)+room-1)*room))
 		}
 	}
-	after(&p.line.set, p.line.below(live)-1)
+	after(&p.line.set, p.line.below(unparkedFrom)-1)
 	after(&p.line.set, p.line.len()-1)
 	after(&p.line.kept, p.line.kept.len()-1)
 	return ticket
@@ -424,13 +425,13 @@ func (p *ruleCall) firstTicket() int64 {
 	ticket, some := int64(0), false
 	before := func(s *set, rank int) {
 		if rank < s.len() {
-			if t := p.ticketBefore(costOf(p.member), rooms(turnOf(s.order[rank].score))*room); !some || t < ticket {
+			if t := p.ticketBefore(costOf(p.member), rooms(unparked(s.order[rank].score))*room); !some || t < ticket {
 				ticket, some = t, true
 			}
 		}
 	}
 	before(&p.line.set, 0)
-	before(&p.line.set, p.line.below(live))
+	before(&p.line.set, p.line.below(unparkedFrom))
 	before(&p.line.kept, 0)
 	return ticket
 }
@@ -447,10 +448,10 @@ func rooms(ticket int64) int64 {
 // clear drops some jobs that have been late for an hour. It leaves the jobs that this call is about to park.
 func (p *ruleCall) clear() {
 	promised, turns := &p.line.promised, p.lateTurns()
-	gone := promised.order[:min(lateMost, promised.below(p.now-parkedFor+1))]
-	for _, g := range append([]scored[string](nil), gone...) {
+	outdated := promised.order[:min(lateMost, promised.below(p.now-parkedFor+1))]
+	for _, g := range append([]scored[string](nil), outdated...) {
 		if ticket, ok := p.line.score(g.member); (!ok || parked(ticket)) && !slices.Contains(turns, g.member) {
-			p.line.squeezeOut(p.ticketOf(g.member), p.steps(costOf(g.member)))
+			p.line.squeezeOut(p.ticketOf(g.member), p.unitsOf(costOf(g.member)))
 			p.line.drop(g.member)
 			p.line.kept.drop(g.member)
 			promised.drop(g.member)
@@ -481,14 +482,14 @@ func (p *ruleCall) await(g gate, opens, latest int64) int64 {
 		p.forgetOpenings()
 	}
 	p.opening.add(m, before+p.cost)
-	p.opening.live(p.now, at-p.now+openingKept+p.extra)
+	p.opening.live(p.now, at-p.now+openingKnownFor+p.extra)
 	return at
 }
 
 // forgetOpenings drops some that are long past, or a busy key would keep all.
 func (p *ruleCall) forgetOpenings() {
 	for _, o := range slices.Clone(p.opening.order[:min(lateMost, p.opening.len())]) {
-		if opened, _ := strconv.ParseInt(o.member, 10, 64); opened+openingKept < p.now { // our own text
+		if opened, _ := strconv.ParseInt(o.member, 10, 64); opened+openingKnownFor < p.now { // our own text
 			p.opening.drop(o.member)
 		}
 	}

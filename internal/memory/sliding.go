@@ -11,8 +11,8 @@ const moved = 50_000
 //
 // 1/60s, granted at 8:00:00: one who comes at 8:00:30 goes at 8:01:00.
 type sliding struct {
-	ring []int64
-	head int // index of the newest
+	ring        []int64
+	newestIndex int // in ring
 }
 
 // nth is the k-th newest permit's instant, 0 when there are fewer.
@@ -25,7 +25,7 @@ func (s *sliding) nth(k int) int64 {
 
 // index is where the k-th newest is.
 func (s *sliding) index(k int) int {
-	i := s.head - k + 1
+	i := s.newestIndex - k + 1
 	if i < 0 {
 		i += len(s.ring)
 	}
@@ -51,25 +51,25 @@ func (s *sliding) charge(l *numbers, at, cost int64) {
 // spend writes records into a ring of n, or of as many as it has.
 func (s *sliding) spend(n int, at int64, many int) {
 	if grow := min(many, n-len(s.ring)); grow > 0 {
-		s.ring = slices.Grow(s.turned(), grow)
+		s.ring = slices.Grow(s.oldestFirst(), grow)
 		for range grow {
 			s.ring = append(s.ring, at)
 		}
-		s.head = len(s.ring) - 1
+		s.newestIndex = len(s.ring) - 1
 		many -= grow
 	}
 	for range min(many, len(s.ring)) { // more would write over itself
-		s.head = (s.head + 1) % len(s.ring)
-		s.ring[s.head] = at
+		s.newestIndex = (s.newestIndex + 1) % len(s.ring)
+		s.ring[s.newestIndex] = at
 	}
 }
 
-// turned is the ring with the oldest first.
-func (s *sliding) turned() []int64 {
-	if s.head >= len(s.ring)-1 {
+// oldestFirst is the ring with the oldest first.
+func (s *sliding) oldestFirst() []int64 {
+	if s.newestIndex >= len(s.ring)-1 {
 		return s.ring
 	}
-	return slices.Concat(s.ring[s.head+1:], s.ring[:s.head+1])
+	return slices.Concat(s.ring[s.newestIndex+1:], s.ring[:s.newestIndex+1])
 }
 
 // after counts the permits later than t.
@@ -130,5 +130,5 @@ func (s *sliding) grants(l *numbers) []grant {
 	return out
 }
 
-// carried is the state itself: a log serves any numbers.
-func (s *sliding) carried(*numbers, *numbers) state { return s }
+// carriedOver is the state itself: a log serves any numbers.
+func (s *sliding) carriedOver(*numbers, *numbers) state { return s }

@@ -148,8 +148,8 @@ func (g *gcra) free(l *numbers, now int64) int64 {
 
 func (g *gcra) life(l *numbers) int64 { return max(g.full.ceil(), g.at+l.w) }
 
-// carried keeps the permits that are owed, at the pace of the new numbers.
-func (g *gcra) carried(old, l *numbers) state {
+// carriedOver keeps the permits that are owed, at the pace of the new numbers.
+func (g *gcra) carriedOver(old, l *numbers) state {
 	a := g.at
 	c := &gcra{tally: g.tally}
 	c.fit(l.w)
@@ -229,9 +229,9 @@ func (s *smooth) life(l *numbers) int64 {
 	return max(end, s.at+l.w)
 }
 
-// carried keeps the instant at which all is paid, and scales the permits that are stored,
+// carriedOver keeps the instant at which all is paid, and scales the permits that are stored,
 // as Guava's setRate does.
-func (s *smooth) carried(old, l *numbers) state {
+func (s *smooth) carriedOver(old, l *numbers) state {
 	c := &smooth{tally: s.tally, paid: rational{us: s.paid.ceil()}}
 	c.fit(l.w)
 	if a := s.at; c.paid.us < a && old.burst > 0 {
@@ -355,8 +355,8 @@ func (w *warmUp) free(l *numbers, now int64) int64 {
 
 func (w *warmUp) life(l *numbers) int64 { return max(w.next+1+l.warm, w.at+l.w) }
 
-// carried keeps how warm it is, and what is not paid yet.
-func (w *warmUp) carried(old, l *numbers) state {
+// carriedOver keeps how warm it is, and what is not paid yet.
+func (w *warmUp) carriedOver(old, l *numbers) state {
 	was, is := old.curve(), l.curve()
 	c := w.synced(was, w.at)
 	c.stored = float64(c.stored*is.most) / was.most

@@ -13,7 +13,7 @@ local AHEAD = SECOND -- a grant may lie so far in the future, see InlineWait
 local OVERLAP = SECOND -- how long clients may go on with the master before
 local FORGETS = 3600 * SECOND -- after so long without replicas Redis forgets that it was promoted, see repl-backlog-ttl
 
-local history, began, asked = nil, 0, 0 -- the replication id of this server, from when on it knows of each grant, and when INFO was asked last
+local history, began, asked_at = nil, 0, 0 -- the replication id of this server, from when on it knows of each grant, and when INFO was asked last
 
 -- first_began is from when on a server knows of each grant that says that it never followed another:
 -- since its process began, unless it may have forgotten that it did
@@ -31,17 +31,17 @@ local function ask(now)
   if not id then return nil, "HoldAfterFailover needs master_replid of INFO replication, and the right +info" end
   if id == history then return id, began end
   local followed = not match(info, "master_replid2:0+%s")
-  if followed or history and now - asked >= FORGETS then return id, now + OVERLAP + AHEAD end -- nobody says when it was promoted: we see it now
+  if followed or history and now - asked_at >= FORGETS then return id, now + OVERLAP + AHEAD end -- nobody says when it was promoted: we see it now
   if not history then return id, first_began(now) end
   return id, began
 end
 
 -- since is from when on this server knows of each grant; nil and a text when nobody knows that
 local function since(now)
-  if history and now >= asked and now - asked < BELIEVED then return began end
+  if history and now >= asked_at and now - asked_at < BELIEVED then return began end
   local id, from = ask(now)
   if not id then return nil, from end
-  history, began, asked = id, from, now
+  history, began, asked_at = id, from, now
   return began
 end
 

@@ -10,7 +10,7 @@
 -- ARGV[1]  calls      how many, 1 to 64
 -- ARGV[2+] call       a byte: its form, from 1; 8 bytes: the token of the ask, and the same token gets the same grant; then the
 --                     job: who waits, or nothing for one who never does. Behind all calls come the forms: what calls have in
---                     common, with "|" behind each:
+--                     common, each field with "|" after it:
 --                     mode       0 TRY: now or not at all; 1 GRANT_OR_BOOK; 2 BOOK: never grant; 3 BOOK_LAST_RULE: book in the line of
 --                                the widest rates or not at all, and not before the other rules admit it
 --                     inline_us  how far in the future a grant may lie
@@ -18,7 +18,7 @@
 --                     gate       when work may run, see gate.lua; "" for always
 --                     want_left  1: how many permits are left, too
 --                     turns      1: the policy has several rules
---                     safe       1: not while permits may count that this server has not heard of, see server.lua; 2: a WAIT comes behind; 3: both
+--                     safe       1: not while permits may count that this server has not heard of, see server.lua; 2: a WAIT comes after it; 3: both
 --                     rules      9 of each, see rulecall.lua
 --                     Behind the form of a call with stored limits come for each rule the versions of the limit and of the closing, as
 --                     the caller knows them, 0 for none. Where another is stored the answer is 7, without a version
@@ -71,7 +71,7 @@ end
 --   may_be_short         true when shortcut.lua may answer; short: and nothing is closed now, see close_after_failover
 --   closings             until when each rule is closed, as the text says
 --   hold_after_failover  true when nothing is granted while permits may count that this server has not heard of
---   confirmed            true when a WAIT comes behind the call
+--   confirmed            true when a WAIT comes after the call
 --   failover_fault       why nobody can tell until when the rules are to be closed
 --   once                 true when a text like this hardly comes again, see memo.lua
 local read_form = memo(function(text)
@@ -159,7 +159,7 @@ local function changed(keys, args, form)
   end
 end
 
--- touch writes the ledgers of grants that were made before, so that a WAIT behind this script waits until replicas
+-- touch writes the ledgers of grants that were made before, so that a WAIT after this script waits until replicas
 -- have them. It comes last: to touch needs no memory, and a full Redis refuses only what a script writes first
 local function touch(script)
   for _, key in ipairs(script.repeats or {}) do

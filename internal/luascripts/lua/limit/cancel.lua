@@ -23,7 +23,7 @@ local outlive = ledger.outlive
 local leave, promote, with_promotions = line.leave, line.promote, line.with_promotions
 local granted, read_stated, unspend, withdraw = tokens.granted, tokens.read_stated, tokens.unspend, tokens.withdraw
 local open_rules, rules_at = rulecall.open_rules, rulecall.rules_at
-local first_ticket, join_at, stands = places.first_ticket, places.join_at, places.stands
+local find_ticket_alone, first_ticket, join_at = places.find_ticket_alone, places.first_ticket, places.join_at
 
 return function(keys, args)
   local token, job, back = args[1], args[2], tonumber(args[3])
@@ -52,7 +52,7 @@ return function(keys, args)
     -- the first write frees: a full Redis must not refuse to take anything back
     if token ~= "" and (i == 1 or rule.kind.lease) then redis.call("ZREM", rule.tokens, token) end
     if rule.member ~= "" and back == 0 then
-      stands(rule)
+      find_ticket_alone(rule)
       leave(rule)
     end
     if held and not rule.kind.lease then unspend(rule, now, held, rule.want, token, rule.stated_worth) end

@@ -4,17 +4,17 @@
 -- ARGV[1]  text       of the rules, see rulecall.lua
 -- ARGV[2]  job        who goes first once it is open, or ""
 -- ARGV[3]  for_us     how long from now on; 0 opens it
--- ARGV[4]  rule       the rule that is closed: those before are narrower or share its key, those behind share it
+-- ARGV[4]  rule       the rule that is closed: those before are narrower or share its key, those after it share its key
 -- returns  {status, rule, now_us, until_us, version, promotions}, integers; see with_promotions in line.lua
 --          status 1 done, 5 to 8 see ledger.lua, the version is that of 7; rule is the one that can't be read
 --
 -- A job that is postponed goes first once the key is open: behind the jobs that were postponed
 -- before it in the same closing, and before all others. Their tickets count up by 1.
--- In `line`, PROMISED and PARK higher than they are:
+-- These notes stand in the set `line`, with PARK_OFFSET and PROMISE_OFFSET added, see line.lua:
 --
 --   SINCE       from when on the key is closed
 --   LAST, IN    the ticket of the job that was postponed last, and when that closing began
---   SQUEEZED    what those cost, in steps, who stand between two whole ROOMs
+--   SQUEEZED    what the jobs cost, in units, that stand between two whole ROOMs
 
 local clock = require("lib/clock")
 local numbers = require("lib/numbers")
@@ -23,9 +23,10 @@ local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
-local CLOSED, IN, LAST, PARK, ROOM, SINCE, PROMISED, mark = line.CLOSED, line.IN, line.LAST, line.PARK, line.ROOM, line.SINCE, line.PROMISED, line.mark
-local find, is_squeezed, read_line, open_line, promote, squeeze, with_promotions =
-  line.find, line.is_squeezed, line.read_line, line.open_line, line.promote, line.squeeze, line.with_promotions
+local CLOSED, IN, LAST, SINCE, PARK_OFFSET, PROMISE_OFFSET, ROOM, mark =
+  line.CLOSED, line.IN, line.LAST, line.SINCE, line.PARK_OFFSET, line.PROMISE_OFFSET, line.ROOM, line.mark
+local find_ticket, is_squeezed, read_line, open_line, promote, squeeze, with_promotions =
+  line.find_ticket, line.is_squeezed, line.read_line, line.open_line, line.promote, line.squeeze, line.with_promotions
 local open_rules, rules_at = rulecall.open_rules, rulecall.rules_at
 local first_ticket, join_at = places.first_ticket, places.join_at
 
@@ -43,24 +44,24 @@ return function(keys, args)
   local function postpone(rule, since)
     local ticket = first_ticket(rule)
     local v = redis.call("ZMSCORE", rule.line, LAST, IN)
-    local last = v[1] and v[1] - PROMISED - PARK
-    if last and v[2] and v[2] - PROMISED == since and last >= ticket then
+    local last = v[1] and v[1] - PROMISE_OFFSET - PARK_OFFSET
+    if last and v[2] and v[2] - PROMISE_OFFSET == since and last >= ticket then
       ticket = min(last + 1, (floor(last / ROOM) + 1) * ROOM - 1)
       if is_squeezed(ticket) then squeeze(rule, rule.want, 1) end
     end
-    redis.call("ZADD", rule.line, int(ticket + PARK + PROMISED), LAST, int(since + PROMISED), IN)
+    redis.call("ZADD", rule.line, int(ticket + PARK_OFFSET + PROMISE_OFFSET), LAST, int(since + PROMISE_OFFSET), IN)
     return ticket
   end
 
   if span > 0 then
     local before = mark(shut, CLOSED) or 0
-    local since = before > now and mark(shut, SINCE) or now + PARK
+    local since = before > now and mark(shut, SINCE) or now + PARK_OFFSET
     until_us = max(before, now + span)
-    redis.call("ZADD", shut.line, int(until_us + PROMISED), CLOSED, int(since + PROMISED), SINCE)
+    redis.call("ZADD", shut.line, int(until_us + PROMISE_OFFSET), CLOSED, int(since + PROMISE_OFFSET), SINCE)
     live(shut.line, until_us - now + 1000000)
     for _, rule in ipairs(rules) do
       read_line(rule, now)
-      find(rule)
+      find_ticket(rule)
     end
     if job ~= "" and not shut.ticket then
       for i, rule in ipairs(rules) do -- first in all of them: an order that differs between rules would never end

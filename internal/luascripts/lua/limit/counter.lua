@@ -1,14 +1,14 @@
 -- counter.lua: the ledgers of all kinds but `sliding`, which has a log, and `concurrent`;
 -- and the kinds that only count: fixed, calendar, step.
 --
--- value  the head of every ledger, see ledger.lua, and doubles: newest used start before
+-- value  the header of every ledger, see ledger.lua, and doubles: newest used start before
 --        before_at taken changed n W; then, where a kind has them, one number of its limit and
 --        two of its own, and once more one of each
 --
 -- newest  instant of the newest grant
 -- used    permits since the tally began at `start`
 -- before  permits of the tally before this one, whose last was at before_at
--- taken   begins as the instant of the first grant, and grows by 1 with each permit. Its value behind a grant is the
+-- taken   begins as the instant of the first grant, and grows by 1 with each permit. Its value after a grant is the
 --         worth of that: what was granted since is the difference
 -- changed  the newest grant when the limit was changed, or else just before the first one: nothing up to then is given back
 -- n W     the numbers it was written under
@@ -34,8 +34,8 @@ local BYTES = { [0] = 72, [3] = 96, [5] = 112 }
 
 local function fresh()
   return { -- all fields are named: a table that grows is slow
-    token = NO_TOKEN, kept = 0, known = false, newest = 0, used = 0, start = 0, before = 0, before_at = 0, taken = 0, changed = 0,
-    key = nil, limit = nil, tokens = nil, dirty = false, list = nil, alive = nil, granted = nil, carried = nil, t = nil, r = nil, f = nil,
+    token = NO_TOKEN, remembered = 0, known = false, newest = 0, used = 0, start = 0, before = 0, before_at = 0, taken = 0, changed = 0,
+    key = nil, limit = nil, tokens = nil, dirty = false, new_tokens = nil, set_newest = nil, granted = nil, carried_over = nil, t = nil, r = nil, f = nil,
   }
 end
 
@@ -97,9 +97,9 @@ local function read(kind, limit, s)
   if doubles > 0 then sum = sum + x + y end
   if not (n >= 1 and W >= 1 and sum >= 0 and sum < HUGE) then return nil end
   local ledger = {
-    token = string.sub(s, 2, 9), kept = string.byte(s, 17), known = true, newest = newest, used = used, start = start,
+    token = string.sub(s, 2, 9), remembered = string.byte(s, 17), known = true, newest = newest, used = used, start = start,
     before = before, before_at = before_at, taken = taken, changed = changed,
-    key = nil, limit = nil, tokens = nil, dirty = false, list = nil, alive = nil, granted = nil, carried = nil, t = nil, r = nil, f = nil,
+    key = nil, limit = nil, tokens = nil, dirty = false, new_tokens = nil, set_newest = nil, granted = nil, carried_over = nil, t = nil, r = nil, f = nil,
   }
   if doubles == 0 then a = nil else kind.keep(ledger, x, y, z) end
   if doubles < 5 then b = nil end
@@ -109,13 +109,13 @@ local function read(kind, limit, s)
   return ledger, old
 end
 
--- value is what is written behind the head
+-- value is what is written after the header
 local function value(limit, ledger)
   local kind = limit.kind
   local doubles = kind.doubles or 0
   local x, y, z
   if doubles > 0 then x, y, z = kind.own(ledger) end
-  return string.char(ledger.kept) .. pack(FORMATS[doubles], ledger.newest, ledger.used, ledger.start, ledger.before, ledger.before_at,
+  return string.char(ledger.remembered) .. pack(FORMATS[doubles], ledger.newest, ledger.used, ledger.start, ledger.before, ledger.before_at,
     ledger.taken, ledger.changed,
     limit.n, limit.W, limit.a or 0, x or 0, y or 0, limit.b or 0, z or 0)
 end
@@ -143,8 +143,8 @@ end
 
 -- stricter says that a limit allows less than the old one: fewer permits a
 -- second, or less at once
-local function stricter(limit, old, capacity, old_capacity)
-  return limit.W * old.n > old.W * limit.n or capacity < old_capacity
+local function stricter(limit, old, burst, old_burst)
+  return limit.W * old.n > old.W * limit.n or burst < old_burst
 end
 
 local counter = {
@@ -156,7 +156,7 @@ local counter = {
 -- first of them. The tally is all there is to know.
 counter.fixed = {
   scratch = scratch, fresh = fresh, grants = grants, read = read, value = value,
-  settle = function(limit, old, ledger)
+  carry_over = function(limit, old, ledger)
     fit(limit, ledger)
     if limit.W > old.W and ledger.before > 0 and ledger.before_at + limit.W > ledger.newest then recount(limit, ledger) end -- one window may hold both now
   end,
@@ -215,7 +215,7 @@ counter.calendar = {
     end
   end,
   covered = function(limit, now) return limit.bounds[1] <= now and now < limit.bounds[#limit.bounds] end,
-  settle = function(limit, _, ledger) recount(limit, ledger) end,
+  carry_over = function(limit, _, ledger) recount(limit, ledger) end,
   earliest = function(limit, ledger, now, before, cost)
     local a = max(now, ledger.newest, limit.bounds[1])
     local i = index(limit, a)
@@ -265,7 +265,7 @@ counter.step = {
   keep = function(ledger, have, anchor) ledger.have, ledger.anchor = have, anchor end,
   own = function(ledger) return ledger.have, ledger.anchor end,
   -- what is missing is carried over; under a stricter limit all that is known counts besides
-  settle = function(limit, old, ledger)
+  carry_over = function(limit, old, ledger)
     local full = ledger.have >= old.burst
     fit(limit, ledger)
     ledger.have, ledger.anchor = max(0, limit.burst - max(0, old.burst - ledger.have)), full and 0 or ledger.anchor

@@ -8,12 +8,12 @@ local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local max = math.max
 local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earliest, ledger.worth
-local RESENT_WITHIN, NONE, OFFERED = numbers.RESENT_WITHIN, line.NONE, line.OFFERED
+local RESENT_WITHIN, NONE, OFFERED_FOR = numbers.RESENT_WITHIN, line.NONE, line.OFFERED_FOR
 local anybody, leave, missed, open_line, promote, park, promised =
   line.anybody, line.leave, line.missed, line.open_line, line.promote, line.park, line.promised
 local held_at, put, spend = tokens.held_at, tokens.put, tokens.spend
-local joint, last_of_group, left_behind, find_and_measure, open_rule, set_job, set_keys =
-  rulecall.joint, rulecall.last_of_group, rulecall.left_behind, rulecall.find_and_measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
+local joint, last_of_group, promote_in_lines_left, find_and_measure, open_rule, set_job, set_keys =
+  rulecall.joint, rulecall.last_of_group, rulecall.promote_in_lines_left, rulecall.find_and_measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
 local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN = 0, 1, 2, 3, 4 -- statuses; ledger.lua has the others
 local TRY, BOOK, BOOK_LAST_RULE = 0, 2, 3 -- modes, see acquire.lua
@@ -44,21 +44,21 @@ local function in_widest(rules, widest, now, reach)
   end
   if elsewhere and not placed then return nil end
 
-  local at, by = joint(rules, from, widest, now, nil, reach)
-  local later, which = at, nil
+  local at, delayed_by = joint(rules, from, widest, now, nil, reach)
+  local later, outside = at, nil -- the rule beside these rates that admits the job last, if that is after them
   for i, rule in ipairs(rules) do
-    local other = i < from and rule.by_turns or i > widest and rule.closed or 0
-    if other > later then later, which = other, i end
+    local admits_at = i < from and rule.by_turns or i > widest and rule.closed or 0
+    if admits_at > later then later, outside = admits_at, i end
   end
-  if which and not placed then return from, later, which, true end
-  return from, at, at > reach and by or nil, false
+  if outside and not placed then return from, later, outside, true end
+  return from, at, at > reach and delayed_by or nil, false
 end
 
 -- refuses is the first rule from..to that the job must not pass: somebody waits there and it has no ticket, or the first in line
--- goes before it, see held_up
+-- goes before it
 local function refuses(rules, from, to)
   for i = from, to do
-    if rules[i].held_up or not rules[i].ticket and rules[i].front then return i end
+    if rules[i].behind_front or not rules[i].ticket and rules[i].front then return i end
   end
 end
 
@@ -76,7 +76,7 @@ end
 
 -- offer_unheard lets the next in line know of a lease that is free, when it has not heard of it
 local function offer_unheard(rule, now, promoted)
-  local unheard = rule and rule.kind.lease and rule.closed == 0 and rule.front and rule.front ~= rule.member and (rule.front_promised or 0) > now + OFFERED
+  local unheard = rule and rule.kind.lease and rule.closed == 0 and rule.front and rule.front ~= rule.member and (rule.front_promised or 0) > now + OFFERED_FOR
   if unheard and free(rule, now) > 0 then promote(rule, now, promoted) end
   return promoted
 end
@@ -158,11 +158,11 @@ local function repeated(call, held)
   return answer(call, GRANTED, 0, held)
 end
 
--- read opens the ledgers of a call whose keys stand behind keys[k]. The results:
---   1  whether all ledgers can be used and nobody waits in any line
---   2  the status of a ledger that can't be used; nil when all can
---   3  its rule
---   4  what that status tells
+-- read opens the ledgers of a call whose keys stand after keys[k]. The results:
+--   nobody  true when all ledgers can be used and nobody waits in any line
+--   failed  the status of a ledger that can't be used; nil when all can
+--   which   the index of its rule
+--   newer   what that status tells, as the version of a newer limit
 local function read(script, form, keys, k)
   local now, rules, count = script.now, form.rules, #form.rules
   local failed, which, newer
@@ -226,45 +226,45 @@ local function widest_of(rules)
 end
 
 -- instant is when a call is admitted. The results:
---   1  the instant
---   2  the rule that makes it wait, or GATE; nil when it is granted
---   3  the rule that makes the instant so late, or GATE
---   4  true when BOOK_LAST_RULE gives it no place
+--   at          the instant
+--   binding     the index of the rule that holds the job up, or GATE; nil when the job is granted at the instant
+--   delayed_by  the index of the rule that makes the instant so late, or GATE
+--   no_place    true when BOOK_LAST_RULE gives the job no place
 local function instant(call)
   local rules, gate, mode, now, reach = call.rules, call.form.gate, call.form.mode, call.now, call.reach
-  local at, by, binding = now, 1, nil
+  local at, delayed_by, binding = now, 1, nil
   local widest = widest_of(rules)
-  if opened(gate, now) > reach then return opened(gate, now), GATE, by, mode == BOOK_LAST_RULE end
+  if opened(gate, now) > reach then return opened(gate, now), GATE, delayed_by, mode == BOOK_LAST_RULE end
   if mode == BOOK_LAST_RULE then
-    local wide, wide_at, wide_by, no_place = in_widest(rules, widest, now, reach)
+    local wide, wide_at, wide_binding, no_place = in_widest(rules, widest, now, reach)
     if wide then
-      at, binding = wide_at, wide_by
+      at, binding = wide_at, wide_binding
       if not no_place then binding = binding or refuses(rules, wide, widest) or widest end
-      if opened(gate, at) > at then return opened(gate, at), GATE, by, true end
-      return at, binding, by, no_place
+      if opened(gate, at) > at then return opened(gate, at), GATE, delayed_by, true end
+      return at, binding, delayed_by, no_place
     end
   end
 
   local i = 1
   while i <= #rules and not binding do
     local to = last_of_group(rules, i)
-    at, by = joint(rules, i, to, at, by, reach)
-    if at > reach then binding = by else binding = refuses(rules, i, to) end
+    at, delayed_by = joint(rules, i, to, at, delayed_by, reach)
+    if at > reach then binding = delayed_by else binding = refuses(rules, i, to) end
     i = to + 1
   end
   if opened(gate, at) > at and not free_before_closing(call, rules[binding]) then
     at = opened(gate, at)
     if binding or at > reach then binding = GATE end
-    by = GATE
+    delayed_by = GATE
   end
   if not binding and mode >= BOOK then binding = widest end
-  return at, binding, by, mode == BOOK_LAST_RULE and binding == GATE
+  return at, binding, delayed_by, mode == BOOK_LAST_RULE and binding == GATE
 end
 
 -- promised_before is the instant that was promised to a call when it came the last time
 local function promised_before(rules, binding)
-  local bound = binding and rules[binding]
-  if bound and bound.ticket then return bound.last_promise end
+  local binding_rule = binding and rules[binding]
+  if binding_rule and binding_rule.ticket then return binding_rule.last_promise end
   for _, rule in ipairs(rules) do
     if rule.ticket then return rule.last_promise end
   end
@@ -278,9 +278,9 @@ local function grant(script, call, at)
   for _, rule in ipairs(rules) do
     park(rule)
     if rule.ticket then leave(rule) end
-    -- who came earlier than it was promised leaves its followers behind; and turns may have
+    -- a job that came earlier than it was promised lets those behind it come earlier, too; and turns may have
     -- been promised the end of a lease, which comes nearer whenever one is given back
-    local early = rules[#rules].kind.lease and rule.turns_end > 0 or rule.in_turns and rule.last_promise > at + 1000
+    local early = rules[#rules].kind.lease and rule.end_turn_rank > 0 or rule.in_turns and rule.last_promise > at + 1000
     if rule.first_unparked or rule.parked > 0 or early or rule.missed then promote(rule, now, promoted, early) end
     if rule.kind.lease then call.fence = rule.ledger.fence end
   end
@@ -291,33 +291,34 @@ end
 local function at_most(rule, latest) return rule and rule.kind.lease and rule.closed <= latest end
 
 -- give_up answers a call that would have to wait for longer than it can
-local function give_up(call, at, by)
+local function give_up(call, at, index)
   local now, promoted = call.now, {}
   leave_all(call.rules)
   done(call.rules, now)
   for _, rule in ipairs(call.rules) do promote(rule, now, promoted, rule.ticket) end
-  return answer(call, TOO_LATE, by, at, promoted)
+  return answer(call, TOO_LATE, index, at, promoted)
 end
 
 -- keep_no_place answers a call that waits in no line
 local function keep_no_place(call, status, binding, at)
   leave_all(call.rules)
   done(call.rules, call.now)
-  return answer(call, status, binding, at, left_behind(call.rules, nil, call.now))
+  return answer(call, status, binding, at, promote_in_lines_left(call.rules, nil, call.now))
 end
 
 -- book gives a call its place in the lines
 local function book(call, binding, at)
-  local rules, bound, now = call.rules, call.rules[binding], call.now
+  local rules, binding_rule, now = call.rules, call.rules[binding], call.now
   -- a job keeps no turn until an hour when the gate is closed: the jobs behind it would have to wait for the next opening
-  local waits_at = places.stand_for(rules, binding, at, now, opened(call.form.gate, at) > at)
+  local waits_at = places.take_places(rules, binding, at, now, opened(call.form.gate, at) > at)
   done(rules, now)
-  local promoted = offer_unheard(bound, now, left_behind(rules, waits_at, now))
-  if #promoted > 0 and bound.kind.lease then at = promised(bound, bound.member) end -- it may be one of those who were just promised the end of a lease
+  local promoted = offer_unheard(binding_rule, now, promote_in_lines_left(rules, waits_at, now))
+  -- the job may be one of those that were just promised the end of a lease
+  if #promoted > 0 and binding_rule.kind.lease then at = promised(binding_rule, binding_rule.member) end
   return answer(call, BOOKED, binding, at, promoted)
 end
 
--- decide answers a call of a form whose keys stand behind keys[k]
+-- decide answers a call of a form whose keys stand after keys[k]
 local function decide(script, form, keys, k, text)
   if form.failover_fault then error(form.failover_fault) end
   local now, rules, gate, mode, longest = script.now, form.rules, form.gate, form.mode, form.longest
@@ -347,7 +348,7 @@ local function decide(script, form, keys, k, text)
   find_places(call)
 
   -- decide
-  local at, binding, by, no_place = instant(call)
+  local at, binding, delayed_by, no_place = instant(call)
   call.promised = promised_before(rules, binding)
 
   -- write
@@ -356,7 +357,7 @@ local function decide(script, form, keys, k, text)
     return answer(call, REFUSED, binding, at, offer_unheard(rules[binding], now, {}))
   end
   local latest = longest >= 0 and now + longest or ledger.NEVER
-  if at > latest and not (longest > 0 and at_most(rules[binding], latest)) then return give_up(call, at, binding or by) end
+  if at > latest and not (longest > 0 and at_most(rules[binding], latest)) then return give_up(call, at, binding or delayed_by) end
   if not binding then return grant(script, call, at) end
   if no_place then return keep_no_place(call, REFUSED, binding, at) end
   if binding == GATE then

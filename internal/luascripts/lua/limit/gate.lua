@@ -15,7 +15,7 @@ local int, live = numbers.int, numbers.live
 local NEVER = ledger.NEVER
 
 local function gate(text)
-  local KEPT = 3600000000 -- how long after an opening it is known who waited for it
+  local KNOWN_FOR = 3600000000 -- how long after an opening it is known who waited for it
 
   if text == "" then return nil end
   local gate = {}
@@ -56,11 +56,11 @@ local function gate(text)
     if at > latest then return at end
     if before < 0 then -- the first job that waits for an opening clears old openings: otherwise a busy rule would keep all
       for _, m in ipairs(redis.call("ZRANGE", opening, 0, 19)) do
-        if tonumber(m) + KEPT < now then redis.call("ZREM", opening, m) end
+        if tonumber(m) + KNOWN_FOR < now then redis.call("ZREM", opening, m) end
       end
     end
     redis.call("ZINCRBY", opening, int(rule.want), member)
-    live(opening, at - now + KEPT)
+    live(opening, at - now + KNOWN_FOR)
     return at
   end
 

@@ -2,7 +2,7 @@
 -- leases that have not ended: the members of `tokens`, score = end of the lease.
 -- Nothing counts them up or down, so nothing can be lost or doubled.
 --
--- own  newest, fence, n and W, doubles, behind the head of every ledger
+-- own  newest, fence, n and W, doubles, after the header of every ledger
 --
 -- fence  grows from lease to lease, also when the ledger has expired meanwhile
 
@@ -14,7 +14,7 @@ local floor, max, min = math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
 local pack, unpack_at = binary.pack, binary.unpack_at
 local NEVER, earliest = ledger.NEVER, ledger.earliest
-local OFFERED, PROMISED, at_rank, promised = line.OFFERED, line.PROMISED, line.at_rank, line.promised
+local OFFERED_FOR, PROMISE_OFFSET, at_rank, promised = line.OFFERED_FOR, line.PROMISE_OFFSET, line.at_rank, line.promised
 local line_ends, tell = line.line_ends, line.tell
 
 local OFFERS = 16 -- how many a call tells at most that a lease is free
@@ -52,8 +52,8 @@ local function tell_ahead(rule, from, free, promoted)
   for i, m in ipairs(members) do
     local rank = free + i - 1
     local at = rank < edge and earliest(rule, from, rank, 1) or at_edge
-    if before[i] and before[i] - PROMISED > at + 1000 then
-      sooner[#sooner + 1] = int(at + PROMISED)
+    if before[i] and before[i] - PROMISE_OFFSET > at + 1000 then
+      sooner[#sooner + 1] = int(at + PROMISE_OFFSET)
       sooner[#sooner + 1] = names[i]
       tell(rule, at, m, promoted)
     end
@@ -71,13 +71,13 @@ local function tell_next(rule, from, free, promoted)
   if at > rule.ledger.now + rule.W / 2 then return end
   local m = at_rank(rule.line, rule.first_rank + free)
   if (promised(rule, m) or 0) <= at + 1000 then return end
-  redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. m)
+  redis.call("ZADD", rule.line, int(at + PROMISE_OFFSET), "@" .. m)
   tell(rule, at, m, promoted)
 end
 
 return {
   fresh = function()
-    return { key = nil, limit = nil, tokens = nil, token = numbers.NO_TOKEN, kept = 0, known = false, newest = 0, fence = 0, now = 0, live = nil,
+    return { key = nil, limit = nil, tokens = nil, token = numbers.NO_TOKEN, remembered = 0, known = false, newest = 0, fence = 0, now = 0, live = nil,
       ends = nil, ends_at = 0 }
   end,
 
@@ -149,7 +149,7 @@ return {
     local most = min(free, OFFERS, line_ends(rule) - rule.first_rank)
     if most > 0 then
       for _, m in ipairs(redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + most - 1)) do
-        if (promised(rule, m) or 0) > now + OFFERED then redis.call("ZADD", rule.line, int(now + OFFERED + PROMISED), "@" .. m) end
+        if (promised(rule, m) or 0) > now + OFFERED_FOR then redis.call("ZADD", rule.line, int(now + OFFERED_FOR + PROMISE_OFFSET), "@" .. m) end
         tell(rule, now, m, promoted) -- a job that was told before is told again: the notice may have been lost
       end
     end

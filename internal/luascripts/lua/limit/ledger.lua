@@ -1,18 +1,18 @@
 -- ledger.lua: what was spent on a key, in the form of its limit's kind.
 --
--- A ledger is a string: 1 byte names the kind that wrote it, and with it the schema; 8 bytes
+-- A ledger is a string. It begins with a header of 16 bytes: 1 byte names the kind that wrote it, and with it the schema; 8 bytes
 -- are the token of the newest grant; 7 bytes the version of the limit that it was written
--- under; the rest is the kind's own. `kept` of it says where the token is remembered besides, see
--- tokens.lua.
+-- under. The rest is the kind's own. For all kinds but leases that begins with `remembered`, see tokens.lua.
 --
 -- A limit is a table that never changes: letter, kind, n, W, more and version, and what its
 -- kind reads of these. A ledger is a table that a script reads once, decides on, and writes
--- once: key, limit, token, kept, newest (instant of the newest grant, 0 for none), known
+-- once: key, limit, token, remembered, newest (instant of the newest grant, 0 for none), known
 -- (there is a value), and what its kind keeps. Each kind gives these functions:
 --
 --   fresh(limit, key)                   a key on which nothing was spent
---   read(kind, limit, s, key, asked)    what s, the head of the value, of at most `asked` bytes, holds; nil when the kind writes no such value. The second
---                                       answer is the limit that it was written under, when that is not `limit`
+--   read(kind, limit, s, key, max_bytes)  what s holds: the first bytes of a value, or all of it when it has less than max_bytes. nil when
+--                                       the kind writes no such value. The second answer is the limit that it was written under, when
+--                                       that is not `limit`
 --   grants(ledger, limit)               what another kind needs to know of the past: {at, count, at, count ...}, oldest first
 --   earliest(limit, ledger, now, before, cost)  when cost permits behind `before` others go, if all go as early as possible
 --   charge(limit, ledger, at, cost)     spends them, in memory
@@ -24,11 +24,11 @@
 --
 --   numbers(limit)                      reads limit.more, and says in limit.reads how much of a value is read at once
 --   covered(limit, now)                 whether it can decide about now
---   settle(limit, old, ledger)          carries a ledger over from other numbers
---   carry(limit, ledger, grants)        the same from the grants that another kind told
+--   carry_over(limit, old, ledger)      carries a ledger over from other numbers
+--   carry_grants(limit, ledger, grants) the same from the grants that another kind told
 --   worth(ledger)                       of the newest grant: what back needs to give as much as can be given
 --   owes(limit)                         where the next job waits for the permits of this one: how many times as long as for others, at most
---   value(limit, ledger)                what stands behind the head; or
+--   value(limit, ledger)                what stands after the header; or
 --   write(limit, ledger, now)           writes it
 --   spent(limit, ledger, now, most)     the newest grants that count, for a reader: {at, count, at, count ...}, the newest first
 --   no_debt                             true when it can't record more than the limit admits. Then a correction spends what is free at most, see
@@ -46,7 +46,7 @@ local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
 local call, sub = redis.call, string.sub
 local NEVER = 6755399441055743 -- the year 2184: what is further away is told so, a score in line holds no more
-local STEPS = 1048576 -- steps of the largest cost of a limit, about
+local UNITS_MOST = 1048576 -- units of the largest cost of a limit, about
 local NEWER, NOT_COVERED, OUTDATED, CORRUPT = 5, 6, 7, 8 -- statuses, see read
 local READ = 399 -- so many bytes of a value hold what any kind but a large ring writes
 local MOST = 256 -- limits that are kept from call to call
@@ -80,8 +80,8 @@ local function limit_of(letter, n, W, more, version)
   if limit.kind.numbers then limit.kind.numbers(limit) end
   limit.last_byte = string.format("%d", limit.reads - 1)
   limit.counts = limit.W * math.ceil(max(limit.n, limit.burst or 0) / limit.n) -- for so long, at most, a permit counts
-  limit.unit = 1 -- so many permits are one step of a ticket, see line.lua
-  while max(limit.n, limit.burst or 0) > STEPS * limit.unit do limit.unit = 2 * limit.unit end
+  limit.unit = 1 -- so many permits are one unit of a ticket, see line.lua
+  while max(limit.n, limit.burst or 0) > UNITS_MOST * limit.unit do limit.unit = 2 * limit.unit end
   limits[text], count = limit, count + 1
   return limit
 end
@@ -121,11 +121,11 @@ local function read(rule, now, nothing)
   if writer ~= kind then
     local before = ledger
     ledger = fresh(limit, key)
-    ledger.token, ledger.kept, ledger.known, ledger.replaces = before.token, before.kept, true, true
+    ledger.token, ledger.remembered, ledger.known, ledger.replaces = before.token, before.remembered, true, true
     if not kind.lease then
       local grants = writer.grants(before, limit)
-      if kind.carry then
-        kind.carry(limit, ledger, grants)
+      if kind.carry_grants then
+        kind.carry_grants(limit, ledger, grants)
       else
         for i = 1, #grants, 2 do kind.charge(limit, ledger, grants[i], grants[i + 1]) end
         ledger.newest, ledger.changed = before.newest, before.newest
@@ -133,9 +133,9 @@ local function read(rule, now, nothing)
     end
   else
     ledger.key, ledger.limit = key, limit
-    if old and kind.settle then kind.settle(limit, old, ledger) end
+    if old and kind.carry_over then kind.carry_over(limit, old, ledger) end
   end
-  if old and kind.settle or other or writer ~= kind then ledger.carried = true end
+  if old and kind.carry_over or other or writer ~= kind then ledger.carried_over = true end
   return ledger
 end
 
@@ -181,7 +181,7 @@ end
 -- one in force counts with it. It may have been of a shorter window.
 local function outlive(rule, now)
   local ledger = rule.ledger
-  if ledger.carried and ledger.newest > 0 then live(rule.key, rule.kind.ends(rule.limit, ledger) - now) end
+  if ledger.carried_over and ledger.newest > 0 then live(rule.key, rule.kind.ends(rule.limit, ledger) - now) end
 end
 
 -- free is how many permits are to be had right now
@@ -207,6 +207,6 @@ local function worth(rule)
 end
 
 return {
-  CORRUPT = CORRUPT, NEVER = NEVER, NOT_COVERED = NOT_COVERED, STEPS = STEPS, free = free, limit_of = limit_of,
+  CORRUPT = CORRUPT, NEVER = NEVER, NOT_COVERED = NOT_COVERED, UNITS_MOST = UNITS_MOST, free = free, limit_of = limit_of,
   open = open, outlive = outlive, earliest = earliest, spent = spent, worth = worth, write = write,
 }

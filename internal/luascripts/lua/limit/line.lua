@@ -1,21 +1,31 @@
 -- line.lua: who waits on a key, in which order, and what they were promised.
 --
--- line      sorted set, member "cost:job", score = ticket, which orders the line: that of the one before plus ROOM
---           for each permit of its cost; see ticket_behind for large limits and long lines. Who comes too late is parked: the same
---           ticket, PARK lower, so it holds up nobody and finds its turn again
--- turns     sorted set, the same, of the jobs of one policy that another of its
---           rules holds up: each keeps its turn among jobs of that policy, and does not exist for others. When another
---           policy asks for such a job, it finds the ticket among `kept`. So a job may be among several turns, with one ticket
+-- line      sorted set. A job that waits is the member "cost:job", and its score is its ticket
+-- turns     sorted set of the jobs of one policy that another of its rules holds up, with the same members and scores. Each keeps
+--           its turn among the jobs of that policy, and does not exist for others. When another policy asks for such a job, it
+--           finds the ticket among `kept`. So a job may be among the turns of several policies, with one ticket
 --
--- The same sorted set holds, behind the tickets:
--- promises  the instant that each job was promised last: member "@cost:job", score = the instant + PROMISED. A job keeps
---           its place until GRACE after it. A job to which a lease is offered is promised OFFERED from now, or keeps an earlier
---           promise
--- kept      the ticket of each job that keeps a turn: member "#cost:job", score = (the ticket + PARK) * 8, above all others. A
---           job among turns that has no such member, or another ticket there, does not wait there any more
--- MIXED     a member that is there when costs in the line or among turns differ, or did
--- CLOSED    a member whose score, less PROMISED, is the instant until which the key is closed
--- and the members of close.lua. SINCE, IN and SQUEEZED lie above all instants before the year 2112, LAST may lie a little below
+-- Tickets order the line. A ticket is that of the job before, plus ROOM for each permit of that job; see ticket_behind for
+-- large limits and long lines. A job that comes too late is parked: its ticket is PARK_OFFSET lower then, so it holds up
+-- nobody and finds its turn again.
+--
+-- The set `line` holds more than jobs. A score says what its member is. From the lowest score to the highest:
+--
+--   member                 score                                    range
+--   jobs that are parked   ticket - PARK_OFFSET                     up to PARKED_TO
+--   jobs that are not      ticket                                   from UNPARKED_FROM up to TICKETS_TO
+--   promises, CLOSED       an instant + PROMISE_OFFSET              from PROMISE_OFFSET on
+--   other notes            a value + PARK_OFFSET + PROMISE_OFFSET   from NOTES_FROM up to NOTES_TO
+--   kept                   (ticket + PARK_OFFSET) * 8               from NOTES_TO on
+--
+-- promises  "@cost:job": the instant that each job was promised last. A job keeps its place until GRACE after it. A job to
+--           which a lease is offered is promised OFFERED_FOR from now, or keeps an earlier promise
+-- CLOSED    the instant until which the key is closed
+-- MIXED     is there when costs in the line or among turns differ, or did
+-- kept      "#cost:job": the ticket of each job that keeps a turn. A job among turns that has no such member, or another
+--           ticket there, does not wait there any more
+-- and the notes of close.lua: SINCE, LAST, IN and SQUEEZED. LAST may lie a little below NOTES_FROM. From the year 2112 on
+-- promises lie among the notes.
 --
 -- "The job" is the one that the call is about, rule.member. See rulecall.lua for what a rule has.
 
@@ -23,40 +33,51 @@ local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
 local ceil, max, min = math.ceil, math.max, math.min
 local int, live = numbers.int, numbers.live
-local NEVER, STEPS, earliest = ledger.NEVER, ledger.STEPS, ledger.earliest
+local NEVER, UNITS_MOST, earliest = ledger.NEVER, ledger.UNITS_MOST, ledger.earliest
 
 local MIXED, CLOSED = "mixed", "closed"
 local SINCE, LAST, IN, SQUEEZED = "closed since", "postponed last", "postponed in", "squeezed"
-local PROMISED, WAITING = 2251799813685248, "(2251799813685248" -- above all tickets; those below
-local GRACE = 100000 -- how long after its last promise a head keeps its place
-local OFFERED = 900000 -- how long, with GRACE, a lease that is free is kept for those to whom it is offered
+
+-- what is added to a value to make it a score, or taken off it
+local PROMISE_OFFSET = 2251799813685248
+local PARK_OFFSET = 4503599627370496
+
+-- bounds of ranges of scores, as Redis reads them: "(" leaves the bound itself out
+local PARKED_TO, UNPARKED_FROM = "(-2251799813685248", "-2251799813685248"
+local TICKETS_TO = "(2251799813685248" -- PROMISE_OFFSET
+local NOTES_FROM = "6755399441055744" -- PARK_OFFSET + PROMISE_OFFSET
+local NOTES_TO = "18014398509481984"
+
+-- how tickets count up, see ticket_behind
+local ROOM = 4096 -- between two tickets: jobs that are put off stand there, see close.lua
+local COARSE_START, COARSE_UNITS = 1125899906842624, 1024 -- from this ticket on a ROOM stands for so many units
+
+-- times, in microseconds
+local GRACE = 100000 -- how long after its last promise the first job of a line keeps its place
+local OFFERED_FOR = 900000 -- how long, with GRACE, a lease that is free is kept for those to whom it is offered
 local PARKED_FOR = 3600000000 -- how long a job stays parked
-local PARK = 4503599627370496 -- so much lower is the score of a job that is parked
-local ROOM = 4096 -- tickets a step: between two places there is room for those who are put off, see close.lua
-local PARKED, LIVE = "(-2251799813685248", "-2251799813685248" -- below and above
-local EDGE, COARSE = 1125899906842624, 1024 -- from this ticket on a ROOM stands for so many units, see ticket_behind
-local WHOLE = 32 -- jobs ahead of one that are looked at each, where costs differ
-local FAR = 4503599627370496 -- permits ahead: more are counted as so many
-local NOTED = "6755399441055744" -- PARK + PROMISED: from here on stands what is noted of a key, but for CLOSED, and for LAST when its ticket is below 0
-local NOTED_ENDS = "18014398509481984" -- up to here; above are the tickets that are kept
+
+-- what is counted at most
+local WHOLE_JOBS = 32 -- where costs differ, so many of the jobs ahead are looked at one by one
+local PERMITS_AHEAD_MOST = 4503599627370496
 
 local function cost_of(member)
   return tonumber(string.match(member, "^%d+"))
 end
 
 local function is_parked(ticket)
-  return ticket < -PARK / 2
+  return ticket < -PARK_OFFSET / 2
 end
 
--- normal is the ticket without the mark of one who is parked
-local function normal(ticket)
-  return is_parked(ticket) and ticket + PARK or ticket
+-- unparked is a ticket as it was before its job was parked, or as it is
+local function unparked(ticket)
+  return is_parked(ticket) and ticket + PARK_OFFSET or ticket
 end
 
 -- first_of is the member that was read first and its ticket, nil when it does not wait
 local function first_of(v)
   local ticket = tonumber(v[2])
-  if ticket and ticket < PROMISED then return v[1], ticket end
+  if ticket and ticket < PROMISE_OFFSET then return v[1], ticket end
 end
 
 -- at_rank is the member at a rank and its ticket, nil where none waits
@@ -64,10 +85,10 @@ local function at_rank(set, rank)
   return first_of(redis.call("ZRANGE", set, rank, rank, "WITHSCORES"))
 end
 
--- mark is the score of a member of the line's set, less PROMISED; nil when it is not there
+-- mark is the score of a member of the line's set, less PROMISE_OFFSET; nil when it is not there
 local function mark(rule, name)
   local v = redis.call("ZSCORE", rule.line, name)
-  return v and v - PROMISED or nil
+  return v and v - PROMISE_OFFSET or nil
 end
 
 local function promised(rule, member)
@@ -76,11 +97,11 @@ end
 
 -- kept_score is the score of a ticket that is kept, and kept_ticket the ticket of such a score, nil of none
 local function kept_score(ticket)
-  return int((ticket + PARK) * 8)
+  return int((ticket + PARK_OFFSET) * 8)
 end
 
 local function kept_ticket(score)
-  return score and score / 8 - PARK or nil
+  return score and score / 8 - PARK_OFFSET or nil
 end
 
 -- in_time says whether a job that was promised the instant p still keeps its place. The job of the call does: it has come
@@ -88,9 +109,9 @@ local function in_time(rule, member, p, now)
   return member == rule.member or (p and p + GRACE >= now)
 end
 
--- line_ends is the rank behind the last who has a ticket in the line, counted once
+-- line_ends is the rank after the last job that has a ticket in the line, counted once
 local function line_ends(rule)
-  rule.end_rank = rule.end_rank or redis.call("ZCOUNT", rule.line, "-inf", WAITING)
+  rule.end_rank = rule.end_rank or redis.call("ZCOUNT", rule.line, "-inf", TICKETS_TO)
   return rule.end_rank
 end
 
@@ -98,22 +119,22 @@ local NONE = {} -- stands for the late ones where nobody is, as of most calls; n
 
 local function found_late(rule, member, ticket)
   if rule.to_park == NONE then rule.to_park = {} end
-  rule.to_park[#rule.to_park + 1] = int(ticket - PARK)
+  rule.to_park[#rule.to_park + 1] = int(ticket - PARK_OFFSET)
   rule.to_park[#rule.to_park + 1] = member
 end
 
 -- read_turns is read_line for the turns of the call's policy
 local function read_turns(rule, now)
   local v = redis.call("ZRANGE", rule.turns, "0", "1", "WITHSCORES") -- where there is one at most, that is all
-  rule.turns_end = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", rule.turns)) -- miniredis may let them go meanwhile
-  rule.no_turns = rule.turns_end == 0
+  rule.end_turn_rank = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", rule.turns)) -- miniredis may let them go meanwhile
+  rule.no_turns = rule.end_turn_rank == 0
   local m, ticket = v[1], tonumber(v[2])
   rule.first_turn = m
   while m do
     local u = redis.call("ZMSCORE", rule.line, "@" .. m, "#" .. m)
-    local p = u[1] and u[1] - PROMISED
+    local p = u[1] and u[1] - PROMISE_OFFSET
     local keeps = kept_ticket(u[2]) == ticket
-    if rule.turn == 20 or keeps and in_time(rule, m, p, now) then
+    if rule.first_turn_rank == 20 or keeps and in_time(rule, m, p, now) then
       rule.turn_front, rule.turn_ticket, rule.turn_promised = m, ticket, p
       break
     end
@@ -123,17 +144,18 @@ local function read_turns(rule, now)
       found_late(rule, m, ticket)
       rule.unkept[#rule.unkept + 1] = "#" .. m
     end
-    rule.turn = rule.turn + 1
-    m, ticket = at_rank(rule.turns, rule.turn)
+    rule.first_turn_rank = rule.first_turn_rank + 1
+    m, ticket = at_rank(rule.turns, rule.first_turn_rank)
   end
 end
 
 -- read_line finds the jobs that wait. It sets these fields of the rule:
---   parked          how many jobs at the head of the line are parked
+--   parked          how many jobs are parked: they stand before all others
 --   first_unparked  the first job that is not parked, late or not
 --   first_rank      the rank of the first job that is neither parked nor late; up to line_ends the jobs wait
 --   front           that job; front_ticket and front_promised are its ticket and its promise
---   turn, turns_end, turn_front  the same of the turns: ranks turn to turns_end - 1 wait; first_turn is the first, late or not
+--   first_turn_rank, end_turn_rank, turn_front  the same of the turns: ranks from the first to the second - 1 wait
+--   first_turn      the first of the turns, late or not
 --   to_park         up to 20 late jobs of each set, as arguments of a ZADD that parks them
 --   turns_late      up to 20 turns that hold up nobody: their jobs are late, or do not keep them any more; unkept has those
 --                   that are late, as members of kept
@@ -143,14 +165,14 @@ end
 -- job of the line, if the caller has read it and nothing was written since.
 local function read_line(rule, now, only_line, v)
   rule.parked, rule.first_rank, rule.end_rank, rule.to_park, rule.first_unparked, rule.front = 0, 0, 0, NONE, nil, nil
-  rule.turn, rule.turns_end, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
+  rule.first_turn_rank, rule.end_turn_rank, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
   rule.turn_promised, rule.in_line, rule.in_kept, rule.last_promise, rule.first_turn, rule.unkept = nil, nil, nil, nil, nil, NONE
   if rule.nobody then return end
   v = v or redis.call("ZRANGE", rule.line, "0", "0", "WITHSCORES")
   local m, ticket = first_of(v)
   if m then rule.end_rank = nil end
   if m and is_parked(ticket) then
-    rule.parked = redis.call("ZCOUNT", rule.line, "-inf", PARKED)
+    rule.parked = redis.call("ZCOUNT", rule.line, "-inf", PARKED_TO)
     rule.first_rank = rule.parked
     m, ticket = at_rank(rule.line, rule.first_rank)
   end
@@ -160,7 +182,7 @@ local function read_line(rule, now, only_line, v)
     if rule.member == m then rule.in_line, rule.last_promise = ticket, p end
   else
     local u = redis.call("ZMSCORE", rule.line, rule.member, "@" .. rule.member, "@" .. (m or rule.member), "#" .. rule.member)
-    rule.in_line, rule.last_promise, p = tonumber(u[1] or ""), u[2] and u[2] - PROMISED, u[3] and u[3] - PROMISED
+    rule.in_line, rule.last_promise, p = tonumber(u[1] or ""), u[2] and u[2] - PROMISE_OFFSET, u[3] and u[3] - PROMISE_OFFSET
     rule.in_kept = kept_ticket(u[4])
   end
   rule.first_unparked = m
@@ -190,39 +212,39 @@ local function park(rule)
   live(rule.line, PARKED_FOR) -- miniredis may have let it go since it was read
 end
 
--- find is the job's ticket, and whether it is one of a turn, by whatever policy
-local function find(rule)
+-- find_ticket finds the job's ticket, and whether it is one of a turn, by whatever policy
+local function find_ticket(rule)
   rule.ticket, rule.in_turns = rule.in_line or rule.in_kept, not rule.in_line and rule.in_kept ~= nil
 end
 
 -- below counts the members of a set with a ticket under this one, who are not parked
 local function below(set, ticket)
-  return redis.call("ZCOUNT", set, LIVE, "(" .. int(ticket))
+  return redis.call("ZCOUNT", set, UNPARKED_FROM, "(" .. int(ticket))
 end
 
--- steps is how many units of permits of the limit a job of this cost takes, STEPS at most. Each has a ROOM, as far as EDGE
-local function steps(rule, cost)
-  return min(ceil(cost / rule.limit.unit), STEPS)
+-- units_of is how many units (of limit.unit permits) a job of this cost takes, UNITS_MOST at most. Each has a ROOM, as far as COARSE_START
+local function units_of(rule, cost)
+  return min(ceil(cost / rule.limit.unit), UNITS_MOST)
 end
 
 -- ticket_behind is the ticket behind a job of this cost, which has a ticket. Tickets count up as long as a line is never
--- empty, and must stay below PROMISED. So from EDGE on a ROOM stands for COARSE units
+-- empty, and must stay below PROMISE_OFFSET. So from COARSE_START on a ROOM stands for COARSE_UNITS units
 local function ticket_behind(rule, cost, ticket)
-  local at_end = ticket + steps(rule, cost) * ROOM
-  local over = at_end - max(ticket, EDGE)
-  return over > 0 and max(ticket, EDGE) + ceil(over / ROOM / COARSE) * ROOM or at_end
+  local at_end = ticket + units_of(rule, cost) * ROOM
+  local over = at_end - max(ticket, COARSE_START)
+  return over > 0 and max(ticket, COARSE_START) + ceil(over / ROOM / COARSE_UNITS) * ROOM or at_end
 end
 
 -- ticket_before is the last ticket, of whole ROOMs, from which a job of this cost ends at a ticket, or before it
 local function ticket_before(rule, cost, ticket)
-  local units = steps(rule, cost)
-  local coarse = min(max(0, ticket - EDGE) / ROOM, ceil(units / COARSE))
-  return ticket - (coarse + max(0, units - coarse * COARSE)) * ROOM
+  local units = units_of(rule, cost)
+  local coarse = min(max(0, ticket - COARSE_START) / ROOM, ceil(units / COARSE_UNITS))
+  return ticket - (coarse + max(0, units - coarse * COARSE_UNITS)) * ROOM
 end
 
 -- units_between is how many units lie between two tickets
 local function units_between(from, ends)
-  return ceil((ends - from) / ROOM) + ceil((max(ends, EDGE) - max(from, EDGE)) / ROOM) * (COARSE - 1)
+  return ceil((ends - from) / ROOM) + ceil((max(ends, COARSE_START) - max(from, COARSE_START)) / ROOM) * (COARSE_UNITS - 1)
 end
 
 -- permits is how many permits the jobs ahead want, from a ticket on: so many jobs in the line, and so many turns. Equal costs are
@@ -230,30 +252,30 @@ end
 -- between: no two jobs have tickets that overlap, see last_ticket.
 local function permits(rule, waiting, turns, from)
   if not rule.mixed then return (waiting + turns) * cost_of(rule.waiting > 0 and rule.front or rule.turn_front) end
-  local ends = -PARK
+  local ends = -PARK_OFFSET
   if rule.waiting > 0 then
     local m, ticket = at_rank(rule.line, rule.first_rank + rule.waiting - 1)
     ends = ticket_behind(rule, cost_of(m), ticket)
   end
   if rule.turns_ahead > 0 then
-    local m, ticket = at_rank(rule.turns, rule.turn + rule.turns_ahead - 1)
+    local m, ticket = at_rank(rule.turns, rule.first_turn_rank + rule.turns_ahead - 1)
     ends = max(ends, ticket_behind(rule, cost_of(m), ticket))
   end
-  return (units_between(from, ends) + (mark(rule, SQUEEZED) or PARK) - PARK) * rule.limit.unit
+  return (units_between(from, ends) + (mark(rule, SQUEEZED) or PARK_OFFSET) - PARK_OFFSET) * rule.limit.unit
 end
 
--- first_costs finds, of a line with mixed costs, what the first jobs ahead cost, in their order, and
--- which of them is the first job of this line; and the ticket of the job behind them
+-- first_costs finds, of a line with mixed costs, what the first jobs ahead cost, in their order, and their sum; the ticket of the
+-- job after these; and, as rule.front_index, which of these costs is that of `front`
 local function first_costs(rule)
-  local waiting, turns = NONE, NONE
-  if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + min(rule.waiting, WHOLE + 1) - 1, "WITHSCORES") end
-  if rule.turns_ahead > 0 then turns = redis.call("ZRANGE", rule.turns, rule.turn, rule.turn + min(rule.turns_ahead, WHOLE + 1) - 1, "WITHSCORES") end
+  local waiting, turns, first, first_turn = NONE, NONE, rule.first_rank, rule.first_turn_rank
+  if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, first, first + min(rule.waiting, WHOLE_JOBS + 1) - 1, "WITHSCORES") end
+  if rule.turns_ahead > 0 then turns = redis.call("ZRANGE", rule.turns, first_turn, first_turn + min(rule.turns_ahead, WHOLE_JOBS + 1) - 1, "WITHSCORES") end
   local costs, sum, i, j = {}, 0, 1, 1
   while true do
     local ticket, other = tonumber(waiting[i + 1]), tonumber(turns[j + 1])
-    if #costs == WHOLE or not (ticket or other) then return costs, sum, ticket and other and min(ticket, other) or ticket or other end
+    if #costs == WHOLE_JOBS or not (ticket or other) then return costs, sum, ticket and other and min(ticket, other) or ticket or other end
     if ticket and (not other or ticket <= other) then
-      rule.head = rule.head or #costs + 1
+      rule.front_index = rule.front_index or #costs + 1
       costs[#costs + 1], i = cost_of(waiting[i]), i + 2
     else
       costs[#costs + 1], j = cost_of(turns[j]), j + 2
@@ -268,45 +290,45 @@ local function count_ahead(rule)
   local many = rule.waiting + rule.turns_ahead
   local cost = cost_of(rule.waiting > 0 and rule.front or rule.turn_front)
   if rule.mixed then
-    local behind
-    rule.costs, rule.ahead, behind = first_costs(rule)
-    if behind then rule.ahead = rule.ahead + permits(rule, rule.waiting, rule.turns_ahead, behind) end
+    local next_ticket
+    rule.costs, rule.ahead, next_ticket = first_costs(rule)
+    if next_ticket then rule.ahead = rule.ahead + permits(rule, rule.waiting, rule.turns_ahead, next_ticket) end
   else
     rule.ahead = many * cost
     if rule.kind.scratch and (cost > 1 or rule.want > 1) then
       rule.costs = {}
-      for i = 1, min(many, WHOLE) do rule.costs[i] = cost end
+      for i = 1, min(many, WHOLE_JOBS) do rule.costs[i] = cost end
     end
   end
-  rule.ahead = min(rule.ahead, FAR)
+  rule.ahead = min(rule.ahead, PERMITS_AHEAD_MOST)
 end
 
--- gone is the ledger of a rule after the first jobs ahead were granted, each as a whole and as early as it can be. The other
--- results are how many permits still go before the job then, and the instant at which the first job of the line goes
-local function gone(rule, now)
-  local costs, kind, limit, left, head_at = rule.costs, rule.kind, rule.limit, rule.ahead, nil
+-- charge_ahead is the ledger of a rule as it will be when the first jobs ahead are granted, each as a whole and as early as it can be.
+-- It is a copy when something had to be charged. The other results are how many permits still go before the job then, and the instant at which `front` goes
+local function charge_ahead(rule, now)
+  local costs, kind, limit, left, front_at = rule.costs, rule.kind, rule.limit, rule.ahead, nil
   if not costs then return rule.ledger, left end
   if not kind.scratch then
-    if rule.head then
-      for i = 1, rule.head - 1 do head_at = (head_at or 0) + costs[i] end
-      head_at = kind.earliest(limit, rule.ledger, now, head_at or 0, costs[rule.head])
+    if rule.front_index then
+      for i = 1, rule.front_index - 1 do front_at = (front_at or 0) + costs[i] end
+      front_at = kind.earliest(limit, rule.ledger, now, front_at or 0, costs[rule.front_index])
     end
-    return rule.ledger, left, head_at
+    return rule.ledger, left, front_at
   end
   local of = kind.scratch(rule.ledger)
   for i, cost in ipairs(costs) do
     local at = kind.earliest(limit, of, now, 0, cost)
-    if i == rule.head then head_at = at end
+    if i == rule.front_index then front_at = at end
     kind.charge(limit, of, at, cost)
     left = left - cost
   end
-  return of, max(0, left), head_at
+  return of, max(0, left), front_at
 end
 
 -- follow returns a function. Each call of it says when the next job goes, of those that come one by one behind
--- the jobs that `gone` let go
+-- the jobs that charge_ahead let go
 local function follow(rule, now, of, left)
-  local kind, limit, more = rule.kind, rule.limit, WHOLE - #(rule.costs or NONE)
+  local kind, limit, more = rule.kind, rule.limit, WHOLE_JOBS - #(rule.costs or NONE)
   if rule.kind.scratch and of == rule.ledger then of = kind.scratch(of) end
   return function(cost)
     local at = min(kind.earliest(limit, of, now, left, cost), NEVER)
@@ -321,15 +343,15 @@ local function follow(rule, now, of, left)
 end
 
 -- rank counts the permits that go before the job, or before a newcomer: they are `ahead`. `costs` are the costs of the
--- first jobs among them. Turns have instants of their own. `behind` lists these instants, each with the number of
+-- first jobs among them. Turns have instants of their own. `promised_turns` lists these instants, each with the number of
 -- permits that go between it and the job: {instant, permits, instant, permits ...}
 local function rank(rule)
-  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.costs, rule.head = 0, rule.turns_end - rule.turn, 0, nil, nil, nil
+  rule.waiting, rule.turns_ahead, rule.ahead, rule.promised_turns, rule.costs, rule.front_index = 0, rule.end_turn_rank - rule.first_turn_rank, 0, nil, nil, nil
   if rule.ticket then
-    local ticket = normal(rule.ticket)
+    local ticket = unparked(rule.ticket)
     if rule.front and rule.front ~= rule.member then rule.waiting = max(0, rule.parked + below(rule.line, ticket) - rule.first_rank) end
     local first = rule.turn_front == rule.member and rule.turn_ticket == ticket
-    if rule.turns_ahead > 0 then rule.turns_ahead = first and 0 or max(0, below(rule.turns, ticket) - rule.turn) end
+    if rule.turns_ahead > 0 then rule.turns_ahead = first and 0 or max(0, below(rule.turns, ticket) - rule.first_turn_rank) end
   elseif rule.front then
     rule.waiting = line_ends(rule) - rule.first_rank
   end
@@ -338,26 +360,26 @@ local function rank(rule)
   if rule.waiting > 0 and rule.turns_ahead > 0 and cost_of(rule.front) ~= cost_of(rule.turn_front) then rule.mixed = true end
   count_ahead(rule)
   if rule.turns_ahead == 0 then return end
-  rule.behind = {}
+  rule.promised_turns = {}
   local m, ticket, p, left = rule.turn_front, rule.turn_ticket, rule.turn_promised, rule.turns_ahead
   repeat
     local waiting = rule.waiting > 0 and max(0, rule.waiting - max(0, rule.parked + below(rule.line, ticket) - rule.first_rank)) or 0
-    rule.behind[#rule.behind + 1] = p or 0
-    rule.behind[#rule.behind + 1] = permits(rule, waiting, left, ticket)
+    rule.promised_turns[#rule.promised_turns + 1] = p or 0
+    rule.promised_turns[#rule.promised_turns + 1] = permits(rule, waiting, left, ticket)
     local more = left > 1
     if more then
       left = 1
-      m, ticket = at_rank(rule.turns, rule.turn + rule.turns_ahead - 1)
+      m, ticket = at_rank(rule.turns, rule.first_turn_rank + rule.turns_ahead - 1)
       p = promised(rule, m)
     end
   until not more
 end
 
 -- squeeze adds the cost of one who stands between two whole ROOMs to what such jobs cost in
--- all, in steps, or with -1 takes it off
+-- all, in units, or with -1 takes it off
 local function squeeze(rule, cost, sign)
-  local sum = (mark(rule, SQUEEZED) or PARK) + sign * steps(rule, cost)
-  if sum > PARK then redis.call("ZADD", rule.line, int(sum + PROMISED), SQUEEZED) else redis.call("ZREM", rule.line, SQUEEZED) end
+  local sum = (mark(rule, SQUEEZED) or PARK_OFFSET) + sign * units_of(rule, cost)
+  if sum > PARK_OFFSET then redis.call("ZADD", rule.line, int(sum + PROMISE_OFFSET), SQUEEZED) else redis.call("ZREM", rule.line, SQUEEZED) end
 end
 
 local function is_squeezed(ticket)
@@ -365,9 +387,9 @@ local function is_squeezed(ticket)
 end
 
 -- any_promise says whether any job has a place: in the line, or among the turns of some policy. Beside
--- promises at most six members have scores from PROMISED on and below the kept tickets: CLOSED, SINCE, MIXED, SQUEEZED, LAST, IN
+-- promises at most six members have scores from PROMISE_OFFSET on and below the kept tickets: CLOSED, SINCE, MIXED, SQUEEZED, LAST, IN
 local function any_promise(rule)
-  for _, m in ipairs(redis.call("ZRANGEBYSCORE", rule.line, int(PROMISED), "+inf", "LIMIT", "0", "7")) do
+  for _, m in ipairs(redis.call("ZRANGEBYSCORE", rule.line, int(PROMISE_OFFSET), "+inf", "LIMIT", "0", "7")) do
     if string.sub(m, 1, 1) == "@" then return true end
   end
   return false
@@ -396,17 +418,17 @@ local function open_line(rule, now)
   local v = redis.call("ZRANGE", rule.line, "0", "0", "WITHSCORES")
   rule.nobody = not v[1] -- a turn has its promise there
   if rule.nobody and seen then seen[rule.line] = false end
-  if not rule.nobody and redis.call("ZCOUNT", rule.line, NOTED, NOTED_ENDS) > 0 then -- beside CLOSED there is SINCE
+  if not rule.nobody and redis.call("ZCOUNT", rule.line, NOTES_FROM, NOTES_TO) > 0 then -- beside CLOSED there is SINCE
     rule.marked = true
     local u = redis.call("ZMSCORE", rule.line, CLOSED, MIXED)
-    at, rule.mixed = max(at, u[1] and u[1] - PROMISED or 0), u[2]
+    at, rule.mixed = max(at, u[1] and u[1] - PROMISE_OFFSET or 0), u[2]
   end
   rule.closed, rule.top = at > now and at or 0, v
 end
 
 -- anybody says that somebody waits, late or not
 local function anybody(rule)
-  return redis.call("ZCOUNT", rule.line, LIVE, WAITING) > 0
+  return redis.call("ZCOUNT", rule.line, UNPARKED_FROM, TICKETS_TO) > 0
 end
 
 -- tell appends to a list that a member may come at an instant: {rule, at, member}.
@@ -459,12 +481,12 @@ local function promote(rule, now, promoted, turn_too)
 end
 
 return {
-  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, NOTED_ENDS = NOTED_ENDS,
-  PARKED_FOR = PARKED_FOR, MIXED = MIXED, NONE = NONE, OFFERED = OFFERED, PARK = PARK,
-  PARKED = PARKED, ROOM = ROOM, SINCE = SINCE, PROMISED = PROMISED, anybody = anybody, at_rank = at_rank,
-  cost_of = cost_of, find = find, follow = follow, gone = gone,
+  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, NOTES_TO = NOTES_TO,
+  PARKED_FOR = PARKED_FOR, MIXED = MIXED, NONE = NONE, OFFERED_FOR = OFFERED_FOR, PARK_OFFSET = PARK_OFFSET,
+  PARKED_TO = PARKED_TO, ROOM = ROOM, SINCE = SINCE, PROMISE_OFFSET = PROMISE_OFFSET, anybody = anybody, at_rank = at_rank,
+  charge_ahead = charge_ahead, cost_of = cost_of, find_ticket = find_ticket, follow = follow,
   is_parked = is_parked, kept_score = kept_score, kept_ticket = kept_ticket, is_squeezed = is_squeezed,
-  leave = leave, line_ends = line_ends, mark = mark, missed = missed, normal = normal, open_line = open_line, park = park, promote = promote,
+  leave = leave, line_ends = line_ends, mark = mark, missed = missed, unparked = unparked, open_line = open_line, park = park, promote = promote,
   rank = rank, read_line = read_line, squeeze = squeeze, tell = tell, ticket_before = ticket_before, ticket_behind = ticket_behind,
   promised = promised, with_promotions = with_promotions,
 }

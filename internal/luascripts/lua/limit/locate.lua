@@ -26,11 +26,11 @@ return function(keys, args)
   local closed, held = {}, {}
   for i, rule in ipairs(rules) do closed[i], held[i] = rule.closed, 0 end
   if args[3] == "1" then held = hold_after_failover(rules, now) end
-  local place, at, by = find_place(rules, now)
+  local place, at, delayed_by = find_place(rules, now)
   if not place then return { 0, 0, 0, now, 0, 0, 0, 0, 0 } end
 
   local rule = rules[place]
   local parked = is_parked(rule.ticket) or (promised(rule, rule.member) or 0) + GRACE < now
-  by = at > now and by or place
-  return { 2, by, at, now, rule.ahead, rule.waiting + rule.turns_ahead, parked and 1 or 0, closed[by], held[by] }
+  local binding = at > now and delayed_by or place
+  return { 2, binding, at, now, rule.ahead, rule.waiting + rule.turns_ahead, parked and 1 or 0, closed[binding], held[binding] }
 end

@@ -27,7 +27,8 @@ local max, min = math.max, math.min
 local free, limit_of, open, spent = ledger.free, ledger.limit_of, ledger.open, ledger.spent
 local hold_after_failover, rule_on = rulecall.hold_after_failover, rulecall.rule_on
 local CLOSED, cost_of, mark = line.CLOSED, line.cost_of, line.mark
-local find, follow, gone, line_ends, read_line, open_line, rank = line.find, line.follow, line.gone, line.line_ends, line.read_line, line.open_line, line.rank
+local charge_ahead, find_ticket, follow, line_ends, read_line, open_line, rank =
+  line.charge_ahead, line.find_ticket, line.follow, line.line_ends, line.read_line, line.open_line, line.rank
 
 return function(keys, args)
   local most = tonumber(args[7])
@@ -40,13 +41,13 @@ return function(keys, args)
   local closed, own = rule.closed, rule.marked and mark(rule, CLOSED) or 0
   local held = args[10] == "1" and hold_after_failover({ rule }, now)[1] or 0
   read_line(rule, now)
-  find(rule)
+  find_ticket(rule)
   rank(rule)
   local waiting = line_ends(rule) - rule.first_rank
   local known_ms = max(0, redis.call("PTTL", rule.key))
   local none = waiting > 0 or rule.closed > 0
   local from = max(now, rule.closed)
-  local next_us = follow(rule, from, gone(rule, from))(rule.want)
+  local next_us = follow(rule, from, charge_ahead(rule, from))(rule.want)
   local reply = { 1, now, none and 0 or free(rule, now), next_us, known_ms, closed, own > now and own or 0, held, waiting, 0, 0 }
 
   local many = min(most, waiting)

@@ -5,29 +5,29 @@ local numbers = require("lib/numbers")
 local line = require("limit/line")
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local int, live = numbers.int, numbers.live
-local PARKED_FOR, MIXED, PARK, PARKED, ROOM, PROMISED, at_rank, cost_of, is_parked, normal =
-  line.PARKED_FOR, line.MIXED, line.PARK, line.PARKED, line.ROOM, line.PROMISED, line.at_rank, line.cost_of, line.is_parked, line.normal
-local NOTED_ENDS, is_squeezed, kept_score, kept_ticket, line_ends, squeeze, ticket_before, ticket_behind =
-  line.NOTED_ENDS, line.is_squeezed, line.kept_score, line.kept_ticket, line.line_ends, line.squeeze, line.ticket_before, line.ticket_behind
+local PARKED_FOR, MIXED, PARK_OFFSET, PARKED_TO, ROOM, PROMISE_OFFSET, at_rank, cost_of, is_parked, unparked =
+  line.PARKED_FOR, line.MIXED, line.PARK_OFFSET, line.PARKED_TO, line.ROOM, line.PROMISE_OFFSET, line.at_rank, line.cost_of, line.is_parked, line.unparked
+local NOTES_TO, is_squeezed, kept_score, kept_ticket, line_ends, squeeze, ticket_before, ticket_behind =
+  line.NOTES_TO, line.is_squeezed, line.kept_score, line.kept_ticket, line.line_ends, line.squeeze, line.ticket_before, line.ticket_behind
 
 -- mix notes that costs differ, when the job's cost is not that of the first job that waits, or of the first turn
 local function mix(rule)
   if rule.nobody then return end
   local m
-  if rule.to_park then m = rule.first_unparked else m = at_rank(rule.line, redis.call("ZCOUNT", rule.line, "-inf", PARKED)) end
+  if rule.to_park then m = rule.first_unparked else m = at_rank(rule.line, redis.call("ZCOUNT", rule.line, "-inf", PARKED_TO)) end
   local differs = m and cost_of(m) ~= rule.want
   if not differs and rule.turns and not rule.no_turns then
     m = rule.to_park and rule.first_turn ~= rule.member and rule.first_turn or at_rank(rule.turns, 0)
     differs = m and cost_of(m) ~= rule.want
   end
-  if differs then redis.call("ZADD", rule.line, int(PARK + PROMISED), MIXED) end
+  if differs then redis.call("ZADD", rule.line, int(PARK_OFFSET + PROMISE_OFFSET), MIXED) end
 end
 
 -- last_ticket is that of one behind all: a whole number of ROOMs, as first_ticket
 local function last_ticket(rule)
   local ticket = 0
   local function after(member, t)
-    if member then ticket = max(ticket, ticket_behind(rule, cost_of(member), ceil(normal(t) / ROOM) * ROOM)) end
+    if member then ticket = max(ticket, ticket_behind(rule, cost_of(member), ceil(unparked(t) / ROOM) * ROOM)) end
   end
   if rule.parked > 0 then after(at_rank(rule.line, rule.parked - 1)) end -- the last who is parked
   if line_ends(rule) > 0 then after(at_rank(rule.line, rule.end_rank - 1)) end
@@ -53,7 +53,7 @@ end
 -- promise tells the job an instant
 local function promise(rule, at)
   is_there(rule)
-  redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. rule.member)
+  redis.call("ZADD", rule.line, int(at + PROMISE_OFFSET), "@" .. rule.member)
 end
 
 -- enlist gives the job a ticket in a set, and tells it an instant
@@ -61,10 +61,10 @@ local function enlist(rule, set, ticket, at)
   local stale = rule.nobody -- whoever is among the turns has gone
   is_there(rule)
   if set == rule.line then
-    redis.call("ZADD", set, int(ticket), rule.member, int(at + PROMISED), "@" .. rule.member)
+    redis.call("ZADD", set, int(ticket), rule.member, int(at + PROMISE_OFFSET), "@" .. rule.member)
   else
     rule.no_turns = false
-    redis.call("ZADD", rule.line, int(at + PROMISED), "@" .. rule.member, kept_score(ticket), "#" .. rule.member)
+    redis.call("ZADD", rule.line, int(at + PROMISE_OFFSET), "@" .. rule.member, kept_score(ticket), "#" .. rule.member)
     if stale then redis.call("DEL", set) end
     redis.call("ZADD", set, int(ticket), rule.member)
   end
@@ -79,8 +79,8 @@ end
 
 -- clear takes out jobs that have been late for PARKED_FOR. It leaves the jobs that this call is about to park
 local function clear(rule, now)
-  local gone = redis.call("ZRANGEBYSCORE", rule.line, int(PROMISED), int(PROMISED + now - PARKED_FOR), "LIMIT", 0, 20)
-  for _, name in ipairs(gone) do
+  local outdated = redis.call("ZRANGEBYSCORE", rule.line, int(PROMISE_OFFSET), int(PROMISE_OFFSET + now - PARKED_FOR), "LIMIT", 0, 20)
+  for _, name in ipairs(outdated) do
     local m = string.match(name, "^@(.*)$") or ""
     local u = redis.call("ZMSCORE", rule.line, m, "#" .. m)
     local ticket = tonumber(u[1] or "")
@@ -93,8 +93,8 @@ end
 
 -- join puts the job into a set, the line or the turns: with its ticket, or behind all
 local function join(rule, set, at, now)
-  local ticket = rule.ticket and normal(rule.ticket) or last_ticket(rule)
-  if rule.turns_end > 0 and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end
+  local ticket = rule.ticket and unparked(rule.ticket) or last_ticket(rule)
+  if rule.end_turn_rank > 0 and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end
   if rule.ticket and rule.in_turns ~= (set == rule.turns) then redis.call("ZREM", rule.line, rule.in_turns and "#" .. rule.member or rule.member) end
   local first = rule.nobody
   mix(rule)
@@ -102,9 +102,9 @@ local function join(rule, set, at, now)
   if not rule.ticket and not first then clear(rule, now) end
 end
 
--- stand gives the job a place that was promised an instant: in the line, or among the
+-- take_place gives the job a place that was promised an instant: in the line, or among the
 -- turns while another rule holds it up
-local function stand(rule, among_turns, at, now)
+local function take_place(rule, among_turns, at, now)
   local set = among_turns and rule.turns or rule.line
   if rule.ticket and not is_parked(rule.ticket) and rule.in_turns == among_turns then
     promise(rule, at)
@@ -122,9 +122,9 @@ end
 -- step_aside parks the job: its ticket stays good and holds up nobody
 local function step_aside(rule, at, now)
   if not rule.ticket or is_parked(rule.ticket) then return end
-  if rule.turns_end > 0 then redis.call("ZREM", rule.turns, rule.member) end
+  if rule.end_turn_rank > 0 then redis.call("ZREM", rule.turns, rule.member) end
   if rule.in_turns then redis.call("ZREM", rule.line, "#" .. rule.member) end
-  redis.call("ZADD", rule.line, int(rule.ticket - PARK), rule.member)
+  redis.call("ZADD", rule.line, int(rule.ticket - PARK_OFFSET), rule.member)
   extend_life(rule, at, now)
 end
 
@@ -134,22 +134,26 @@ local function follows(rule, at)
   return rule.by_turns == at and rule.by_ledger < at
 end
 
--- stand_for gives the job its places while a rule puts it off until an instant, and
+-- take_places gives the job its places while the binding rule holds it up until an instant, and
 -- answers in whose line it waits, nil when it only follows turns. In the narrower groups, which admitted it, and in that of the
--- rule itself it keeps its turn, unless without_turns. A job that waits for a lease keeps no turn at the rates of its key, nor at
+-- binding rule it keeps its turn, unless without_turns. A job that waits for a lease keeps no turn at the rates of its key, nor at
 -- wider ones.
-local function stand_for(rules, binding, at, now, without_turns)
-  local bound, waits_at = rules[binding], nil
+local function take_places(rules, binding, at, now, without_turns)
+  local binding_rule, waits_at = rules[binding], nil
   for i, rule in ipairs(rules) do
-    local keeps_turn = rule.group < bound.group or (rule.group == bound.group and not bound.kind.lease)
+    local keeps_turn = rule.group < binding_rule.group or (rule.group == binding_rule.group and not binding_rule.kind.lease)
     if i == binding and not follows(rule, at) then waits_at = i end
-    if i == binding or (keeps_turn and not rule.kind.lease and not without_turns) then stand(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
+    if i == binding or (keeps_turn and not rule.kind.lease and not without_turns) then
+      take_place(rule, i ~= waits_at, at, now)
+    else
+      step_aside(rule, at, now)
+    end
   end
   return waits_at
 end
 
--- stands is find without read_line
-local function stands(rule)
+-- find_ticket_alone is find_ticket for a rule whose line was not read
+local function find_ticket_alone(rule)
   local u = redis.call("ZMSCORE", rule.line, rule.member, "#" .. rule.member)
   rule.ticket = tonumber(u[1] or "") or kept_ticket(u[2])
 end
@@ -157,11 +161,11 @@ end
 -- first_ticket is that of one before all, also before the turns of all policies
 local function first_ticket(rule)
   local ticket
-  for _, at in ipairs({ 0, redis.call("ZCOUNT", rule.line, "-inf", PARKED) }) do -- the first who is parked, and the first who is not
+  for _, at in ipairs({ 0, redis.call("ZCOUNT", rule.line, "-inf", PARKED_TO) }) do -- the first who is parked, and the first who is not
     local m, t = at_rank(rule.line, at)
-    if m then ticket = min(ticket or normal(t), normal(t)) end
+    if m then ticket = min(ticket or unparked(t), unparked(t)) end
   end
-  local first = redis.call("ZRANGEBYSCORE", rule.line, NOTED_ENDS, "+inf", "WITHSCORES", "LIMIT", "0", "1")
+  local first = redis.call("ZRANGEBYSCORE", rule.line, NOTES_TO, "+inf", "WITHSCORES", "LIMIT", "0", "1")
   if first[1] then ticket = min(ticket or kept_ticket(first[2]), kept_ticket(first[2])) end
   return ticket and ticket_before(rule, rule.want, floor(ticket / ROOM) * ROOM) or 0
 end
@@ -172,10 +176,10 @@ local function join_at(rule, set, ticket, at, now, aside)
   if set ~= rule.turns then redis.call("ZREM", rule.line, "#" .. rule.member) end
   if rule.turns and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end
   if not aside then mix(rule) end
-  enlist(rule, set, aside and ticket - PARK or ticket, at)
+  enlist(rule, set, aside and ticket - PARK_OFFSET or ticket, at)
   extend_life(rule, at, now)
 end
 
 return {
-  first_ticket = first_ticket, join_at = join_at, stand_for = stand_for, stands = stands,
+  find_ticket_alone = find_ticket_alone, first_ticket = first_ticket, join_at = join_at, take_places = take_places,
 }

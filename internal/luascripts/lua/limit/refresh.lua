@@ -17,8 +17,8 @@ local rulecall = require("limit/rulecall")
 local places = require("limit/places")
 local outlive = ledger.outlive
 local park, with_promotions = line.park, line.with_promotions
-local find_place, left_behind, open_rules, rules_at = rulecall.find_place, rulecall.left_behind, rulecall.open_rules, rulecall.rules_at
-local stand_for = places.stand_for
+local find_place, promote_in_lines_left, open_rules, rules_at = rulecall.find_place, rulecall.promote_in_lines_left, rulecall.open_rules, rulecall.rules_at
+local take_places = places.take_places
 
 return function(keys, args)
   local bookings = tonumber(args[1])
@@ -33,18 +33,18 @@ return function(keys, args)
     local rules = rules_at(args[2], keys, width * (i - 1), width, args[2 + i], now)
     local failed, which, newer = open_rules(rules, now)
     if failed then return { failed, which, newer, 0, 0 } end
-    local place, at, by = find_place(rules, now)
+    local place, at, delayed_by = find_place(rules, now)
     if not place then return { 0, 0, 0, 0, 0 } end
 
     local promoted = {}
     local moves = at > now
-    local waits_at = moves and stand_for(rules, by, at, now)
+    local waits_at = moves and take_places(rules, delayed_by, at, now)
     for _, rule in ipairs(rules) do
       park(rule)
       outlive(rule, now)
     end
-    if moves then promoted = left_behind(rules, waits_at, now) end
-    return with_promotions({ 2, at > now and by or place, at, rules[place].ahead }, rules, now, promoted)
+    if moves then promoted = promote_in_lines_left(rules, waits_at, now) end
+    return with_promotions({ 2, at > now and delayed_by or place, at, rules[place].ahead }, rules, now, promoted)
   end
 
   if bookings == 1 then return { now, refresh(1) } end

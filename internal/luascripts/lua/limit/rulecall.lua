@@ -1,8 +1,8 @@
 -- rulecall.lua: the rules that one call decides together, each on its key,
 -- narrowest first.
 --
--- Of each rule a call has three keys (ledger, tokens, line), the turns of each behind them when
--- the policy has several rules, and in a text nine fields with "|" behind each:
+-- Of each rule a call has three keys (ledger, tokens, line), the turns of each after them when
+-- the policy has several rules, and in a text nine fields, each with "|" after it:
 --
 --   kind n window_us more version  the limit, see ledger.lua
 --   cost       permits wanted, 1 to what the limit can ever grant
@@ -30,20 +30,20 @@
 --              mixed                true when costs differ
 --              top                  the first of the line, as read
 --   read_line  parked, first_rank, end_rank, front, first_unparked, to_park    the line, see line.lua
---              turn, turn_front, first_turn, turns_end, turns_late    the turns, see line.lua
+--              first_turn_rank, end_turn_rank, turn_front, first_turn, turns_late    the turns, see line.lua
 --              no_turns             true when the set of turns was read and is empty
 --              in_line              the job's ticket in the line
 --              in_kept              the ticket of its turn, by whatever policy
 --              last_promise         the instant that it was promised last
 --   park       missed               the jobs that were late and wait for a lease
---   find       ticket               the job's, in the line or among the turns
+--   find_ticket  ticket             the job's, in the line or among the turns
 --              in_turns             true when it is among the turns
 --   rank       waiting, turns_ahead    how many are ahead of the job
 --              ahead                how many permits these want
---              costs, head          the costs of the first of them, and which of these is the first job of the line
---              behind               the turns that go before it: {instant, permits, instant, permits ...}
+--              costs, front_index   the costs of the first of them, and which of these is that of `front`
+--              promised_turns       the turns that go before it, see rank: {instant, permits, instant, permits ...}
 --   measure    by_ledger, by_turns  the first instants at which the rule admits the job
---              held_up              true when the first job of the line goes before it
+--              behind_front         true when the first job of the line goes before it
 --
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
 
@@ -56,7 +56,8 @@ local ceil, max, min = math.ceil, math.max, math.min
 local NEVER, limit_of, open, earliest = ledger.NEVER, ledger.limit_of, ledger.open, ledger.earliest
 local put = tokens.put
 local GRACE, is_parked = line.GRACE, line.is_parked
-local find, gone, read_line, open_line, promote, rank = line.find, line.gone, line.read_line, line.open_line, line.promote, line.rank
+local charge_ahead, find_ticket, read_line, open_line, promote, rank =
+  line.charge_ahead, line.find_ticket, line.read_line, line.open_line, line.promote, line.rank
 
 local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
@@ -68,7 +69,7 @@ local function rule_of(limit, index, cost, group, closed_us, worth)
     want = tonumber(cost), cost = cost, group = tonumber(group), rule_closed = tonumber(closed_us), stated_worth = tonumber(worth),
     key = nil, tokens = nil, line = nil, turns = nil, now = nil, seen = nil, askers = nil, no_tokens = nil, member = nil, ledger = nil, closed = nil,
     nobody = nil, marked = nil, mixed = nil, top = nil, parked = nil, first_rank = nil, end_rank = nil, front = nil, in_line = nil, ticket = nil,
-    waiting = nil, turns_ahead = nil, ahead = nil, by_ledger = nil, by_turns = nil, held_up = nil, no_turns = nil, in_turns = nil, missed = nil,
+    waiting = nil, turns_ahead = nil, ahead = nil, by_ledger = nil, by_turns = nil, behind_front = nil, no_turns = nil, in_turns = nil, missed = nil,
   }
 end
 
@@ -89,7 +90,7 @@ local rules_of = memo(function(text)
   return { rules = rules, once = once }
 end)
 
--- set_keys gives a rule the keys behind keys[k] and the turns
+-- set_keys gives a rule the keys after keys[k], and the turns
 local function set_keys(rule, keys, k, turns, now)
   rule.key, rule.tokens, rule.line, rule.turns, rule.now = keys[k + 1], keys[k + 2], keys[k + 3], turns, now
   rule.ledger, rule.seen, rule.no_tokens, rule.askers = nil, nil, false, nil
@@ -99,7 +100,7 @@ end
 local function set_job(rule, job)
   rule.member = job ~= "" and rule.cost .. ":" .. job or ""
   rule.ticket, rule.in_turns, rule.last_promise, rule.no_turns = nil, false, nil, false
-  rule.waiting, rule.turns_ahead, rule.ahead, rule.behind, rule.to_park, rule.missed = 0, 0, 0, nil, nil, nil
+  rule.waiting, rule.turns_ahead, rule.ahead, rule.promised_turns, rule.to_park, rule.missed = 0, 0, 0, nil, nil, nil
 end
 
 -- rule_on is a rule that a script asks about alone, with nobody's job
@@ -110,7 +111,7 @@ local function rule_on(key, tokens, line, limit, cost, closed_us, now)
   return rule
 end
 
--- rules_at gives the rules of a text their keys, of which there are `many` behind keys[k]
+-- rules_at gives the rules of a text their keys, of which there are `many` after keys[k]
 local function rules_at(text, keys, k, many, job, now)
   local rules = rules_of(text).rules
   local count = #rules
@@ -171,26 +172,26 @@ end
 -- promised, which may be later. A job that is refused is promised the later instant.
 --
 -- Where costs differ nobody goes before the first who waits: a smaller job would take what
--- that one waits for, again and again. So `held_up` says that the job has a ticket and
+-- that one waits for, again and again. So `behind_front` says that the job has a ticket and
 -- the first goes before it: the job comes when that one is expected at the latest.
 local function measure(rule, now)
   local b = max(now, rule.closed)
-  local of, left, head_at = gone(rule, b)
+  local of, left, front_at = charge_ahead(rule, b)
   rule.by_ledger = min(rule.kind.earliest(rule.limit, of, b, left, rule.want), NEVER)
-  rule.held_up = rule.mixed and rule.ticket and head_at and head_at < rule.by_ledger
-  if rule.held_up then
+  rule.behind_front = rule.mixed and rule.ticket and front_at and front_at < rule.by_ledger
+  if rule.behind_front then
     local expected = rule.front_promised or 0
     if expected <= now then expected = expected + GRACE end
     rule.by_ledger = max(rule.by_ledger, min(expected, NEVER))
   end
   rule.by_turns = rule.by_ledger
-  for i = 1, rule.behind and #rule.behind or 0, 2 do
-    if rule.behind[i] > b then rule.by_turns = max(rule.by_turns, earliest(rule, rule.behind[i], rule.behind[i + 1], rule.want)) end
+  for i = 1, rule.promised_turns and #rule.promised_turns or 0, 2 do
+    if rule.promised_turns[i] > b then rule.by_turns = max(rule.by_turns, earliest(rule, rule.promised_turns[i], rule.promised_turns[i + 1], rule.want)) end
   end
 end
 
--- left_behind tells the next job of each line that the job has left
-local function left_behind(rules, waits_at, now)
+-- promote_in_lines_left promotes the next job of each line that the call's job has left
+local function promote_in_lines_left(rules, waits_at, now)
   local promoted = {}
   for i, rule in ipairs(rules) do
     if i ~= waits_at and rule.ticket and not rule.in_turns and not is_parked(rule.ticket) then promote(rule, now, promoted) end
@@ -198,17 +199,17 @@ local function left_behind(rules, waits_at, now)
   return promoted
 end
 
--- joint is the first instant, not before a, at which all the rules from..to admit
--- the job, and which rule put it off last: `by` when none of these did. Turns count only for
--- rules whose ledger admits it behind `reach`.
-local function joint(rules, from, to, a, by, reach)
+-- joint is the first instant, not before `at`, at which all the rules from..to admit
+-- the job, and the index of the rule that delays it until then: `delayed_by` when none of these does. Turns count only for
+-- rules whose ledger admits it after `reach`.
+local function joint(rules, from, to, at, delayed_by, reach)
   for i = from, to do
-    if rules[i].by_ledger > a then a, by = rules[i].by_ledger, i end
+    if rules[i].by_ledger > at then at, delayed_by = rules[i].by_ledger, i end
   end
   for i = from, to do
-    if rules[i].by_ledger > reach and rules[i].by_turns > a then a, by = rules[i].by_turns, i end
+    if rules[i].by_ledger > reach and rules[i].by_turns > at then at, delayed_by = rules[i].by_turns, i end
   end
-  return a, by
+  return at, delayed_by
 end
 
 -- last_of_group is the last rule that shares the key of rule i; of leases each is by itself
@@ -222,14 +223,14 @@ end
 local function find_and_measure(rules, now)
   for _, rule in ipairs(rules) do
     read_line(rule, now, false, rule.top)
-    find(rule)
+    find_ticket(rule)
     rank(rule)
     measure(rule, now)
   end
 end
 
--- find_place is the rule in whose line the job waits, or in which it has any place, nil when
--- in none; the instant, now when it has come; and the rule that put that off last.
+-- find_place finds the index of the rule in whose line the job waits, or else of the first in which it has a place, nil for
+-- none; the instant, now when it has come; and the index of the rule that delays the job until then.
 -- It looks at all rules, because the job may have a place in any. The instant is the latest that the rules up to that
 -- one tell. Later rules do not count: the job has no place there, and whoever joins such a line would put it off again and
 -- again. A rule whose ledger admits the job now does not count either, although turns may be ahead: the job keeps its place.
@@ -243,18 +244,18 @@ local function find_place(rules, now)
   end
   if not place then return nil end
 
-  local at, by, i = now, place, 1
+  local at, delayed_by, i = now, place, 1
   while i <= place do
     local to = last_of_group(rules, i)
     local due, last = joint(rules, i, to, now, place, now)
-    if due > now and due >= at then at, by = due, last end
+    if due > now and due >= at then at, delayed_by = due, last end
     i = to + 1
   end
-  return place, at, by
+  return place, at, delayed_by
 end
 
 return {
   counts_until = counts_until, find_and_measure = find_and_measure, find_place = find_place, hold_after_failover = hold_after_failover, joint = joint,
-  last_of_group = last_of_group, left_behind = left_behind, open_rules = open_rules, open_rule = open_rule, read_rules = read_rules,
+  last_of_group = last_of_group, promote_in_lines_left = promote_in_lines_left, open_rules = open_rules, open_rule = open_rule, read_rules = read_rules,
   rule_on = rule_on, rules_at = rules_at, set_job = set_job, set_keys = set_keys,
 }

@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  stored     string "version_us limit", without an end unless one was asked for; also the channel on
 --                     which each change is told. Taken away, it is "version_us " for an hour. When a policy file
---                     had the limit, the limits that it replaced stand behind it, each after a newline
+--                     had the limit, the limits that it replaced stand after it, each after a newline
 -- ARGV[1]  limit      its text, or "" to take it away
 -- ARGV[2]  absent     1: only if none is stored
 -- ARGV[3]  ttl_us     how long it is to be stored, 0 for ever

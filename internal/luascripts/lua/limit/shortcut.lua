@@ -9,7 +9,7 @@ local open, earliest, floor = ledger.open, ledger.earliest, math.floor
 local held_at, note, put, spend_all = tokens.held_at, tokens.note, tokens.put, tokens.spend_all
 local set_keys, call, sub, NONE, TRY = rulecall.set_keys, redis.call, string.sub, {}, 0 -- TRY is a mode, see acquire.lua
 
--- The function answers calls from i to last, whose keys stand behind keys[k], into replies, and returns the index of the first that it
+-- The function answers calls from i to last, whose keys stand after keys[k], into replies, and returns the index of the first that it
 -- left unanswered. `existing` is of a call that comes alone: how many of its three keys exist, at most. Of several calls it is nil.
 return function(script, form, keys, k, args, i, last, replies, existing)
   local rule, now, want = form.rules[1], script.now, form.rules[1].want
@@ -22,7 +22,7 @@ return function(script, form, keys, k, args, i, last, replies, existing)
     return i + 1
   end
   set_keys(rule, keys, k, nil, now)
-  if open(rule, now, fresh) or rule.ledger.carried then return i end
+  if open(rule, now, fresh) or rule.ledger.carried_over then return i end
   of, rule.no_tokens = rule.ledger, script.no_tokens
   if existing and not rule.no_tokens then -- alone: nobody looked yet
     rule.no_tokens = of.known and existing == 1 -- the ledger alone

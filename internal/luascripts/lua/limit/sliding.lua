@@ -1,7 +1,7 @@
 -- sliding.lua: the ledger of `sliding n/W`, a ring of grants in one string.
 --
--- value  the head of every ledger, see ledger.lua; 3 bytes, index of the newest record, of
---        which the two highest bits are those of `kept`; records: 7 bytes each, big-endian
+-- value  the header of every ledger, see ledger.lua; 3 bytes, index of the newest record, of
+--        which the two highest bits are those of `remembered`; records: 7 bytes each, big-endian
 --        microseconds, one a permit, at most the largest n so far
 --
 -- The k-th newest grant is one GETRANGE away, whatever n is; nothing has to be
@@ -14,12 +14,12 @@ local NO_TOKEN, life, live = numbers.NO_TOKEN, numbers.life, numbers.live
 local timestamp, timestamp_at = binary.timestamp, binary.timestamp_at
 
 local call, byte, sub, char, format = redis.call, string.byte, string.sub, string.char, string.format
-local HEADER, WIDTH = 19, 7
-local WHOLE = 54 -- a ring of so many permits is read at once, of a larger one the head
+local HEADER, WIDTH = 19, 7 -- bytes before the records, and of each record
+local READ_WHOLE = 54 -- a ring of so many permits is read at once, of a larger one the header and a record
 local NONE = {} -- no runs: it stays empty
 local CHUNK = 2000 -- records that are written or moved at a time: a long text is slow to make
 local MOVED = 50000 -- records that one call moves at most
-local GROUPS = 32 -- what another algorithm is told of the past
+local GROUPS = 32 -- grants, at most, that another kind is told of the past
 local FITTED = 150000 -- the most records of a ring that are moved to where they just fit
 
 -- offset is where a record stands in the value, as text: as a number it would cost a conversion
@@ -27,24 +27,28 @@ local function offset(index, more)
   return format("%d", HEADER + index * WIDTH + more)
 end
 
--- a ledger has `count` records in Redis, of which `head` is the newest, and `text`, what was
--- read of them, from a byte on; behind them are `pending` permits that are not written yet, as
--- `runs` of one instant each: {at, permits, at, permits ...}, of which the last is `newest`.
+-- A ledger has these fields:
+--   count         how many records it has in Redis; newest_index is the index of the newest of them
+--   capacity      how many records the ring has at most
+--   text, from    what was read of the value, and from which byte on
+--   read_before   true when a record was read by a command of its own
+--   pending       how many permits are not written yet; runs has them: {at, permits, at, permits ...}, of which the last is `newest`
 -- All fields are named, and `runs` is made with its first: a table that grows is slow
-local function make(key, count, head, size, token, text)
+local function make(key, count, newest_index, capacity, token, text)
   return {
-    key = key, limit = nil, tokens = nil, token = token, kept = 0, known = count > 0, newest = 0, dirty = false, list = nil, alive = nil,
-    count = count, head = head, size = size, pending = 0, runs = NONE, text = text, from = 0, asked = nil, carried = nil, granted = nil,
+    key = key, limit = nil, tokens = nil, token = token, remembered = 0, known = count > 0, newest = 0, dirty = false, new_tokens = nil, set_newest = nil,
+    count = count, newest_index = newest_index, capacity = capacity, pending = 0, runs = NONE, text = text, from = 0, read_before = nil,
+    carried_over = nil, granted = nil,
   }
 end
 
--- record is the one at an index of the ring. It is read with the next, for behind the
--- newest stands the oldest; who asks again is told many at once
+-- record is the one at an index of the ring. It is read with the next, for next to the
+-- newest stands the oldest. From the second time on many are read at once
 local function record(ledger, index)
   local at = HEADER + index * WIDTH - ledger.from
   if at < 0 or at + WIDTH > #ledger.text then
-    ledger.text = call("GETRANGE", ledger.key, offset(index, 0), offset(index, ledger.asked and 64 * WIDTH - 1 or 2 * WIDTH - 1))
-    ledger.asked, ledger.from, at = true, HEADER + index * WIDTH, 0
+    ledger.text = call("GETRANGE", ledger.key, offset(index, 0), offset(index, ledger.read_before and 64 * WIDTH - 1 or 2 * WIDTH - 1))
+    ledger.read_before, ledger.from, at = true, HEADER + index * WIDTH, 0
   end
   return timestamp_at(ledger.text, at + 1)
 end
@@ -52,11 +56,11 @@ end
 -- nth is the k-th newest grant, nil when there are fewer
 local function nth(ledger, k)
   if k == 1 and ledger.newest > 0 then return ledger.newest end
-  if k > ledger.size then return nil end
+  if k > ledger.capacity then return nil end
   if k > ledger.pending then
     k = k - ledger.pending
     if k > ledger.count then return nil end
-    return record(ledger, (ledger.head - k + 1) % ledger.count)
+    return record(ledger, (ledger.newest_index - k + 1) % ledger.count)
   end
   local runs = ledger.runs
   for i = #runs, 1, -2 do
@@ -67,7 +71,7 @@ end
 
 -- later counts the grants after t
 local function later(ledger, t)
-  local lo, hi = 0, min(ledger.size, ledger.count + ledger.pending)
+  local lo, hi = 0, min(ledger.capacity, ledger.count + ledger.pending)
   while lo < hi do
     local mid = ceil((lo + hi) / 2)
     if nth(ledger, mid) > t then lo = mid else hi = mid - 1 end
@@ -75,13 +79,13 @@ local function later(ledger, t)
   return lo
 end
 
-local function header(ledger, head)
-  local low = head % 256
-  local high = (head - low) / 256
-  return "s" .. ledger.token .. ledger.limit.stamp .. char(floor(high / 256) + 64 * ledger.kept, high % 256, low)
+local function header(ledger, newest_index)
+  local low = newest_index % 256
+  local high = (newest_index - low) / 256
+  return "s" .. ledger.token .. ledger.limit.stamp .. char(floor(high / 256) + 64 * ledger.remembered, high % 256, low)
 end
 
--- put writes runs of records from an index of a ring on, but for the first `skip` permits
+-- put writes runs of records into a ring of `size` records, from an index on, but for the first `skip` permits
 local function put(key, size, index, runs, skip)
   local parts, from, many = {}, index, 0 -- what is not written yet
   for i = 1, #runs, 2 do
@@ -106,7 +110,7 @@ end
 -- last first
 local function shift(ledger, index, many, by)
   while many > 0 do
-    local from = (index + many - 1) % ledger.count + 1 -- behind the last that is left
+    local from = (index + many - 1) % ledger.count + 1 -- after the last that is left
     local to = (index + many + by - 1) % ledger.count + 1
     local run = min(many, CHUNK, from, to)
     local at, new = HEADER + (from - run) * WIDTH, HEADER + (to - run) * WIDTH
@@ -115,25 +119,25 @@ local function shift(ledger, index, many, by)
   end
 end
 
--- turned writes a ring whose first record is the oldest: n was raised after it had turned
-local function turned(ledger)
-  local turn = HEADER + (ledger.head + 1) * WIDTH
-  local records = call("GETRANGE", ledger.key, turn, -1) .. call("GETRANGE", ledger.key, HEADER, turn - 1)
-  ledger.head = ledger.count - 1
-  call("SET", ledger.key, header(ledger, ledger.head) .. records, "KEEPTTL")
+-- unroll writes a ring so that its first record is the oldest: n was raised after the ring had begun anew at its first record
+local function unroll(ledger)
+  local oldest = HEADER + (ledger.newest_index + 1) * WIDTH
+  local records = call("GETRANGE", ledger.key, oldest, -1) .. call("GETRANGE", ledger.key, HEADER, oldest - 1)
+  ledger.newest_index = ledger.count - 1
+  call("SET", ledger.key, header(ledger, ledger.newest_index) .. records, "KEEPTTL")
 end
 
 -- write_anew makes a log of what the ledger of another kind told. Of more than the limit
 -- holds twice, its newest records do
 local function write_anew(ledger, now)
   local key, limit = ledger.key, ledger.limit
-  local count = min(ledger.pending, ledger.size)
-  local kept = min(count, 2 * limit.n + CHUNK)
+  local count = min(ledger.pending, ledger.capacity)
+  local records = min(count, 2 * limit.n + CHUNK)
   local px = max(1, life(ledger.newest + limit.W - now), call("PTTL", key))
-  call("SET", key, header(ledger, kept - 1), "PX", numbers.int(px))
-  put(key, kept, 0, ledger.runs, ledger.pending - kept)
-  ledger.anew, ledger.size = nil, max(limit.n, kept)
-  ledger.count, ledger.head, ledger.pending, ledger.runs, ledger.text, ledger.from = kept, kept - 1, 0, NONE, "", 0
+  call("SET", key, header(ledger, records - 1), "PX", numbers.int(px))
+  put(key, records, 0, ledger.runs, ledger.pending - records)
+  ledger.anew, ledger.capacity = nil, max(limit.n, records)
+  ledger.count, ledger.newest_index, ledger.pending, ledger.runs, ledger.text, ledger.from = records, records - 1, 0, NONE, "", 0
 end
 
 return {
@@ -144,26 +148,26 @@ return {
   end,
 
   numbers = function(limit)
-    limit.reads = HEADER + WIDTH * (limit.n > WHOLE and 1 or WHOLE + 1)
+    limit.reads = HEADER + WIDTH * (limit.n > READ_WHOLE and 1 or READ_WHOLE + 1)
   end,
 
-  read = function(_, limit, s, key, asked)
+  read = function(_, limit, s, key, max_bytes)
     if #s < HEADER then return nil end
     local a, b, c = byte(s, 17, 19)
-    local head = (a % 64 * 256 + b) * 256 + c
-    local ledger = make(key, 1, head, 0, sub(s, 2, 9), s)
-    if #s < asked and #s > HEADER then
+    local newest_index = (a % 64 * 256 + b) * 256 + c
+    local ledger = make(key, 1, newest_index, 0, sub(s, 2, 9), s)
+    if #s < max_bytes and #s > HEADER then
       ledger.count = (#s - HEADER) / WIDTH
-      ledger.newest = head < ledger.count and ledger.count % 1 == 0 and timestamp_at(s, HEADER + head * WIDTH + 1)
+      ledger.newest = newest_index < ledger.count and ledger.count % 1 == 0 and timestamp_at(s, HEADER + newest_index * WIDTH + 1)
     else
-      local two = call("GETRANGE", key, offset(head, 0), offset(head, 2 * WIDTH - 1)) -- the newest is the last, or the ring has turned
+      local two = call("GETRANGE", key, offset(newest_index, 0), offset(newest_index, 2 * WIDTH - 1)) -- the newest stands last, or the oldest comes next
       if #two < WIDTH or #two % WIDTH > 0 then return nil end
-      ledger.newest, ledger.text, ledger.from = timestamp_at(two, 1), two, HEADER + head * WIDTH
-      ledger.count = #two < 2 * WIDTH and head + 1 or (call("STRLEN", key) - HEADER) / WIDTH
+      ledger.newest, ledger.text, ledger.from = timestamp_at(two, 1), two, HEADER + newest_index * WIDTH
+      ledger.count = #two < 2 * WIDTH and newest_index + 1 or (call("STRLEN", key) - HEADER) / WIDTH
     end
-    if ledger.count % 1 ~= 0 or head >= ledger.count or a > 191 then return nil end
-    ledger.kept = floor(a / 64)
-    ledger.size = limit and max(limit.n, ledger.count) or ledger.count
+    if ledger.count % 1 ~= 0 or newest_index >= ledger.count or a > 191 then return nil end
+    ledger.remembered = floor(a / 64)
+    ledger.capacity = limit and max(limit.n, ledger.count) or ledger.count
     return ledger
   end,
 
@@ -172,9 +176,9 @@ return {
     -- not from now, because the clock may go backwards after this
     local rounds = max(2, ceil(ledger.count / new.n) + 1)
     local left, grants = later(ledger, ledger.newest - rounds * new.W), {}
-    local size = max(1, ceil(left / GROUPS))
+    local group = max(1, ceil(left / GROUPS))
     while left > 0 do
-      local many = min(size, left)
+      local many = min(group, left)
       grants[#grants + 1] = nth(ledger, left - many + 1)
       grants[#grants + 1] = many
       left = left - many
@@ -203,16 +207,16 @@ return {
     return other
   end,
 
-  -- carry makes a log of grants that the ledger of another kind told
-  carry = function(limit, ledger, grants)
+  -- carry_grants makes a log of grants that the ledger of another kind told
+  carry_grants = function(limit, ledger, grants)
     ledger.anew, ledger.runs = true, grants
     for i = 2, #grants, 2 do ledger.pending = ledger.pending + grants[i] end
     ledger.newest = grants[#grants - 1] or 0
-    ledger.size = max(limit.n, ledger.pending)
+    ledger.capacity = max(limit.n, ledger.pending)
   end,
 
   -- earliest is never before the newest grant: a clock that went backwards, or a
-  -- neighbour that spent ahead of its turn, must not credit anything
+  -- neighbour that spent ahead of its instant, must not credit anything
   earliest = function(limit, ledger, now, before, cost)
     local k, n = before + cost, limit.n
     local rounds = k > n and floor((k - 1) / n) or 0
@@ -244,25 +248,25 @@ return {
   -- write writes what is pending: what is larger than the ring fills all of it
   write = function(limit, ledger, now)
     if ledger.anew then return write_anew(ledger, now) end
-    local key, count, size = ledger.key, ledger.count, ledger.size
-    local many = min(ledger.pending, size)
-    if many > 0 and count < size and ledger.head ~= count - 1 then turned(ledger) end
-    ledger.head = (ledger.head + ledger.pending) % size
+    local key, count, capacity = ledger.key, ledger.count, ledger.capacity
+    local many = min(ledger.pending, capacity)
+    if many > 0 and count < capacity and ledger.newest_index ~= count - 1 then unroll(ledger) end
+    ledger.newest_index = (ledger.newest_index + ledger.pending) % capacity
     -- not SET: what a script sets takes the room that an argument of its calls before had
-    if many == 1 and ledger.head == 0 then -- the record stands right behind the head of the value
+    if many == 1 and ledger.newest_index == 0 then -- the record stands right after the header
       call("SETRANGE", key, "0", header(ledger, 0) .. timestamp(ledger.newest))
     else
       if many == 1 then
-        call("SETRANGE", key, offset(ledger.head, 0), timestamp(ledger.newest))
+        call("SETRANGE", key, offset(ledger.newest_index, 0), timestamp(ledger.newest))
       else
-        put(key, size, (ledger.head + 1 - many) % size, ledger.runs, ledger.pending - many)
+        put(key, capacity, (ledger.newest_index + 1 - many) % capacity, ledger.runs, ledger.pending - many)
       end
-      call("SETRANGE", key, "0", header(ledger, ledger.head))
+      call("SETRANGE", key, "0", header(ledger, ledger.newest_index))
     end
     -- gives back what Redis set aside for a ring to grow, half of it: it grows no more
-    local full = count > 0 and count < size and count + many >= size
-    if full and size <= FITTED then call("SET", key, call("GETRANGE", key, 0, -1), "KEEPTTL") end
-    ledger.count, ledger.pending, ledger.runs, ledger.text, ledger.from = min(size, count + many), 0, NONE, "", 0
+    local full = count > 0 and count < capacity and count + many >= capacity
+    if full and capacity <= FITTED then call("SET", key, call("GETRANGE", key, 0, -1), "KEEPTTL") end
+    ledger.count, ledger.pending, ledger.runs, ledger.text, ledger.from = min(capacity, count + many), 0, NONE, "", 0
     if ledger.known then
       live(key, ledger.newest + limit.W - now)
     else
@@ -283,12 +287,12 @@ return {
     if ledger.anew then write_anew(ledger, now) end
     local oldest = min(later(ledger, at - limit.W), after + many + MOVED)
     local ghost = max(at - limit.W, nth(ledger, oldest + 1) or 0)
-    local first = (ledger.head - oldest + 1) % ledger.count
+    local first = (ledger.newest_index - oldest + 1) % ledger.count
     shift(ledger, first, oldest - after - many, many)
     put(ledger.key, ledger.count, first, { ghost, many }, 0)
-    call("SETRANGE", ledger.key, 0, header(ledger, ledger.head))
+    call("SETRANGE", ledger.key, 0, header(ledger, ledger.newest_index))
     ledger.text, ledger.from = "", 0
-    ledger.newest = record(ledger, ledger.head)
+    ledger.newest = record(ledger, ledger.newest_index)
     return false
   end,
 

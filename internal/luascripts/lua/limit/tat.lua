@@ -55,8 +55,8 @@ end
 
 local function worth(ledger) return ledger.taken end
 
--- settled is not before what a stricter limit makes of all that is known
-local function settled(limit, old, ledger, t, r)
+-- set_carried gives a ledger its instant under a new limit: under a stricter one not before what that makes of all that is known
+local function set_carried(limit, old, ledger, t, r)
   counter.fit(limit, ledger)
   if counter.stricter(limit, old, limit.burst, old.burst) then
     local replayed = counter.replay(limit, ledger)
@@ -102,13 +102,13 @@ local gcra = {
   doubles = 3, no_debt = true,
   fresh = counter.fresh, grants = counter.grants, keep = keep, numbers = burst, own = own, read = counter.read, value = counter.value, worth = worth,
   -- what is owed is carried over, in permits
-  settle = function(limit, old, ledger)
+  carry_over = function(limit, old, ledger)
     local a = ledger.newest
     local owed = max(0, up(ledger.t, ledger.r) - a)
     local t, r = a + ceil(owed * (limit.W * old.n) / (limit.n * old.W)), 0
     local most, rest = plus(limit, a, 0, limit.burst)
     if t > most then t, r = most, rest end
-    settled(limit, old, ledger, t, r)
+    set_carried(limit, old, ledger, t, r)
   end,
   earliest = function(limit, ledger, now, before, cost)
     local a = max(now, ledger.newest)
@@ -155,7 +155,7 @@ local smooth = {
   fresh = counter.fresh, grants = counter.grants, keep = keep, numbers = burst, own = own, read = counter.read, value = counter.value, worth = worth,
   -- the instant until which is owed stays as it is, and the permits that are stored are
   -- scaled, as Guava's setRate does
-  settle = function(limit, old, ledger)
+  carry_over = function(limit, old, ledger)
     counter.fit(limit, ledger)
     local t = up(ledger.t, ledger.r)
     if t < ledger.newest and old.burst > 0 then
@@ -245,7 +245,7 @@ local warmup = {
   keep = function(ledger, t, f, stored) ledger.t, ledger.f, ledger.stored = t, f, stored end,
   own = function(ledger) return ledger.t, ledger.f, ledger.stored end,
   -- what is stored is scaled, as Guava's setRate does: what is owed stays
-  settle = function(limit, old, ledger)
+  carry_over = function(limit, old, ledger)
     counter.fit(limit, ledger)
     ledger.stored = ledger.stored * limit.most / old.most
   end,

@@ -7,12 +7,19 @@
 -- window, and where grants follow each other, so that one command looks it up and writes it. Only
 -- the first rule of a call remembers its token: what corrects a grant brings the same rules.
 --
--- kept  where the token in the header is remembered besides: 0 nowhere, so that it moves with the next grant; 1 by the first rule
---       of its call; 2 in the sorted set
--- tokens  sorted set of tokens. The score says what became of each:
+-- remembered  where the token in the header is remembered besides: 0 NOWHERE, so that it moves to the sorted set with the next grant;
+--             1 BY_FIRST, by the first rule of its call; 2 IN_SET, in the sorted set
+-- tokens      sorted set of tokens. The score says what became of each:
 --           the instant of its grant; of a lease the instant at which it ends, see leases.lua
 --           -t                        it was withdrawn at t; or t is RESENT_WITHIN before its grant stops to count, if that is later
---           -ADJUSTMENTS - instant    an adjustment, with the instant of what was paid more, as long as that counts
+--           -ADJUSTMENT_OFFSET - instant    an adjustment, with the instant of what was paid more, as long as that counts
+--
+-- Of a ledger these fields belong to this file:
+--   new_tokens  the tokens that put adds to the set: {score, token, score, token ...}
+--   set_newest  the newest grant whose token the set had before these, 0 when that is not known
+--   granted     in a script of several calls: the instants of its grants by token; its `scores` are what the set has of all its calls
+--   old         the tokens that put takes out of the set: no copies of their calls may arrive any more
+--   noted       true when the set has the token of the grant that is about to be made
 --
 -- A token whose copy may not arrive any more counts as forgotten, whether it is still there or not:
 -- so it does not matter when old ones are cleared, and not each call does it.
@@ -27,8 +34,8 @@ local RESENT_WITHIN, NO_TOKEN, int, live = numbers.RESENT_WITHIN, numbers.NO_TOK
 local write = ledger.write
 
 local call, byte = redis.call, string.byte
-local ADJUSTMENTS = 4503599627370496
-local BY_FIRST, IN_SET = 1, 2 -- of `kept`
+local ADJUSTMENT_OFFSET = 4503599627370496
+local NOWHERE, BY_FIRST, IN_SET = 0, 1, 2 -- of `remembered`
 local STRETCH = 100000 -- the set gets a new life once in each, and lives so much longer than it must
 
 -- held_at is the instant of the token's grant, a negative number when the token
@@ -52,9 +59,9 @@ local function held_at(rule, token)
     at = known.scores[token]
   end
   if not at then return nil end
-  if at < -ADJUSTMENTS then return -at - ADJUSTMENTS end
+  if at < -ADJUSTMENT_OFFSET then return -at - ADJUSTMENT_OFFSET end
   if at <= 0 then return at end
-  if lease then -- no lease begins after the newest one, or now. Its end less a length that was made shorter meanwhile may lie behind that
+  if lease then -- no lease begins after the newest one, or now. Its end less a length that was made shorter meanwhile may lie after that
     return at > rule.now and min(at - rule.W, max(rule.now, of.newest)) or nil
   end
   if at + RESENT_WITHIN > rule.now then return at end
@@ -89,7 +96,7 @@ end
 -- It answers nil where only held_at can say that
 local function note(rule, token, now)
   local of = rule.ledger
-  if of.kept ~= IN_SET or rule.no_tokens or not at_once(rule, now) then return nil end
+  if of.remembered ~= IN_SET or rule.no_tokens or not at_once(rule, now) then return nil end
   of.noted = of.token ~= token and remember(of.tokens, { int(now), token }, now, of.newest, now)
   return of.noted and 1 or 0
 end
@@ -97,10 +104,10 @@ end
 -- spend makes a grant of a rule, which put writes
 local function spend(rule, now, at, token)
   local of = rule.ledger
-  local list, kind, newest, held = of.list, rule.kind, of.newest, of.token
+  local list, kind, newest, held = of.new_tokens, rule.kind, of.newest, of.token
   if not kind.lease then
-    local first, before = at_once(rule, now), newest + RESENT_WITHIN > now and held ~= NO_TOKEN and of.kept == 0
-    if not list then of.alive = of.kept == IN_SET and newest or 0 end
+    local first, before = at_once(rule, now), newest + RESENT_WITHIN > now and held ~= NO_TOKEN and of.remembered == NOWHERE
+    if not list then of.set_newest = of.remembered == IN_SET and newest or 0 end
     if of.granted then
       if before then of.granted[held] = of.granted.scores and of.granted.scores[held] or newest end
       of.granted[token] = at
@@ -108,20 +115,20 @@ local function spend(rule, now, at, token)
     if of.noted then
       of.noted = nil
     elseif before and first and not list then -- at once: a table that grows is slow
-      of.list = { int(newest), held, int(at), token }
+      of.new_tokens = { int(newest), held, int(at), token }
     elseif before or first then
       list = list or {}
-      of.list = list
+      of.new_tokens = list
       if before then list[#list + 1], list[#list + 2] = int(newest), held end
       if first then list[#list + 1], list[#list + 2] = int(at), token end
     end
-    of.kept = rule.index > 1 and BY_FIRST or first and IN_SET or 0
+    of.remembered = rule.index > 1 and BY_FIRST or first and IN_SET or NOWHERE
   end
   kind.charge(rule.limit, of, at, rule.want)
   of.newest, of.token, of.dirty = at, token, true
 end
 
--- spend_all grants the first `many` of some tokens, each at now, and puts their replies at replies[i] and behind. The
+-- spend_all grants the first `many` of some tokens, each at now, and puts their replies at replies[i] and after it. The
 -- caller fills in since when the first was possible
 local function spend_all(rule, now, tokens, many, i, replies)
   local of, kind, want = rule.ledger, rule.kind, rule.want
@@ -140,15 +147,15 @@ local function spend_all(rule, now, tokens, many, i, replies)
   rule.want = want * many
   spend(rule, now, now, tokens[many])
   rule.want = want
-  local list, at, n = of.list or {}, int(now), of.list and #of.list or 0
+  local list, at, n = of.new_tokens or {}, int(now), of.new_tokens and #of.new_tokens or 0
   for m = 1, many - 1 do
     list[n + 1], list[n + 2], n = at, tokens[m], n + 2
     replies[i + m] = 0
   end
-  if of.kept == 0 then -- one grant after another would have written it
-    list[n + 1], list[n + 2], of.kept = at, tokens[many], IN_SET
+  if of.remembered == NOWHERE then -- one grant after another would have written it
+    list[n + 1], list[n + 2], of.remembered = at, tokens[many], IN_SET
   end
-  of.list = list
+  of.new_tokens = list
 end
 
 -- put writes a ledger and its tokens
@@ -158,10 +165,10 @@ local function put(of, now)
     call("ZREM", of.tokens, unpack(of.old))
     of.old = nil
   end
-  local list = of.list
+  local list = of.new_tokens
   if list then
-    of.list = nil
-    remember(of.tokens, list, of.newest, of.alive, now)
+    of.new_tokens = nil
+    remember(of.tokens, list, of.newest, of.set_newest, now)
   end
 end
 
@@ -223,8 +230,8 @@ end
 -- keep_adjustment keeps an adjustment, so that it is done once, and what it paid at an instant is found
 local function keep_adjustment(rule, adjustment, at, now)
   local keep = max(rule.limit.counts, RESENT_WITHIN)
-  call("ZADD", rule.tokens, int(-ADJUSTMENTS - at), adjustment)
-  forget_old(rule.tokens, int(keep - now - ADJUSTMENTS), "(" .. int(-ADJUSTMENTS))
+  call("ZADD", rule.tokens, int(-ADJUSTMENT_OFFSET - at), adjustment)
+  forget_old(rule.tokens, int(keep - now - ADJUSTMENT_OFFSET), "(" .. int(-ADJUSTMENT_OFFSET))
   live(rule.tokens, at + keep - now)
 end
 
@@ -236,7 +243,7 @@ local function lessen(rule, now, held, token)
   give_back(rule, now, held, -rule.want, rule.stated_worth)
   if not newest or of.newest == newest then return end
   forget(rule)
-  if newest + RESENT_WITHIN > now and of.kept == 0 then remember(of.tokens, { int(newest), token }, newest, 0, now) end
+  if newest + RESENT_WITHIN > now and of.remembered == NOWHERE then remember(of.tokens, { int(newest), token }, newest, 0, now) end
 end
 
 return {

@@ -28,7 +28,7 @@ return function(keys, args)
   local record, pending, task, ticks = keys[1], keys[2], keys[3], keys[4]
   local spec, lives, at, known, by = args[1], tonumber(args[2]), tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
   local overlap, id, message, prefix = args[6], args[7], args[8], args[9]
-  local AWAY, SPECS, OPEN, KEPT = 300000000, 16, 32, 10 -- a spec that is not seen so long, while another is, is out of use
+  local AWAY, SPECS, OPEN, TICKS_MOST = 300000000, 16, 32, 10 -- a spec that is not seen so long, while another is, is out of use
   local UNFINISHED = { pending = true, active = true, scheduled = true, retry = true, aggregating = true }
 
   local now = clock()
@@ -71,7 +71,7 @@ return function(keys, args)
     local text = string.format("%.0f %d %.0f", at, code, now)
     if not waited then
       redis.call("LPUSH", ticks, text)
-      redis.call("LTRIM", ticks, 0, KEPT - 1)
+      redis.call("LTRIM", ticks, 0, TICKS_MOST - 1)
       return
     end
     for i, other in ipairs(redis.call("LRANGE", ticks, 0, -1)) do
