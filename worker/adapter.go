@@ -73,7 +73,7 @@ type Adapter struct {
 	wakers      map[string]*waker // by queue
 	refreshes   *refreshFilter
 	promotions  *promotions
-	withdrawals *withdrawals
+	withdrawals withdrawals
 	batchCounts *batchCounts
 	limitWatch  *limitWatch
 	subscriber  *subscriber
@@ -245,7 +245,6 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.subscriber.run(ctx) })
 	a.wg.Go(func() { a.subscriber.teller.Run(ctx) })
 	a.wg.Go(func() { a.promotions.run(ctx, a.wakers) })
-	a.wg.Go(func() { a.withdrawals.run(ctx) })
 	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals, (&client{UniversalClient: a.rdb, a: a}).deferBy}).run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
 	watch := &serverWatch{core: a.core}
@@ -376,6 +375,9 @@ func (a *Adapter) Close() {
 		a.quit()
 	}
 	a.wg.Wait()
+	// Nobody here passes promotions on any more. The sweeper of another pool finds the next task of a slot that is
+	// free, and other tasks come when they were promised.
+	a.withdrawals.Close(afterTimeout)
 }
 
 // Stats returns a snapshot of the counters.

@@ -71,7 +71,7 @@ package worker
 //	refreshfilter.go refreshFilter: which bookings are asked about before their tasks are woken
 //	replan.go        limitWatch, and what the waker does when a limit has changed
 //	subscriber.go    subscriber
-//	promotions.go    promotions, and withdrawals: what is given back again until Redis answers
+//	promotions.go    promotions, and withdrawals: what is given back again until Redis takes it
 //	upkeep.go        upkeep, serverWatch, sweeper, and the sign of life of the pool
 //	unlimited.go     typeWatch
 //	stats.go         Stats, and the counters behind them
