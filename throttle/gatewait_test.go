@@ -134,7 +134,12 @@ func TestJobThatWaitsForASlotUntilClosingHoldsUpNoOthers(t *testing.T) {
 		}
 		first := redeem("a1", "a")
 		time.Sleep(2 * time.Second)
-		second, other := redeem("a2", "a"), redeem("b1", "b")
+		second := redeem("a2", "a")
+		// a pool asks where its booking stands before it wakes a job
+		if is := throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{throttle.ForWorkers.Ref(p, second.Request)})[0]; is.Err != nil || !is.Known {
+			t.Errorf("Refresh = %+v, want the booking", is)
+		}
+		other := redeem("b1", "b")
 		if !first.Granted || second.Granted || second.Rule != "slots" || second.Gated || !other.Granted {
 			t.Errorf("the decisions are %v, %v and %v, want that only the second waits, for a slot", first, second, other)
 		}

@@ -153,7 +153,8 @@ func refreshOn(ctx context.Context, s store, bookings []BookingRef, limits [][]l
 		args := make([]luascripts.RefreshArgs, len(indices))
 		for j, i := range indices {
 			p := bookings[i].Policy
-			args[j] = luascripts.RefreshArgs{Rules: p.calls(bookings[i].IDs, bookings[i].request()), Policy: p.name, Job: bookings[i].Job}
+			args[j] = luascripts.RefreshArgs{Rules: p.calls(bookings[i].IDs, bookings[i].request()), Policy: p.name, Job: bookings[i].Job,
+				HoldAfterFailover: p.cfg.HoldAfterFailover}
 			setLimits(args[j].Rules, limits[i], p.store.now())
 		}
 		var again []int

@@ -171,7 +171,11 @@ func (c *call) book(v verdict, g gate) {
 		c.leave()
 		return
 	}
-	c.standFor(v.by, v.at, g.opened(v.at) > v.at)
+	turns := allTurns
+	if g.opened(v.at) > v.at {
+		turns = noTurns
+	}
+	c.standFor(v.by, v.at, turns)
 }
 
 // afterOpening is the instant of a job that waits for a gate. One that would come after `latest` does not wait.
@@ -182,8 +186,17 @@ func (c *call) afterOpening(g gate, opens, latest int64) int64 {
 	return opens
 }
 
-// standFor gives the job its places while a rule puts it off until an instant, without turns where noTurns says so.
-func (c *call) standFor(by *ruleCall, at int64, noTurns bool) {
+// turnsKept says at which of the rates that admitted a job it has turns while another rule holds it up.
+type turnsKept int
+
+const (
+	allTurns turnsKept = iota
+	noTurns
+	heldTurns // at those where it has a place and is not parked
+)
+
+// standFor gives the job its places while a rule puts it off until an instant.
+func (c *call) standFor(by *ruleCall, at int64, turns turnsKept) {
 	admitted := c.admitted(by)
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
@@ -191,7 +204,7 @@ func (c *call) standFor(by *ruleCall, at int64, noTurns bool) {
 			p.stand(turn, at)
 		case p == by:
 			p.stand(waits, at)
-		case p.group > 0 && p.group <= admitted && !noTurns:
+		case p.group > 0 && p.group <= admitted && (turns == allTurns || turns == heldTurns && (p.place == waits || p.place == turn)):
 			p.stand(turn, at)
 		default:
 			p.stepAside(at)

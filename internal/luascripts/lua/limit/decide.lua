@@ -310,7 +310,8 @@ end
 local function book(call, binding, at)
   local rules, bound, now = call.rules, call.rules[binding], call.now
   -- a job keeps no turn until an hour when the gate is closed: the jobs behind it would have to wait for the next opening
-  local waits_at = places.stand_for(rules, binding, at, now, opened(call.form.gate, at) > at)
+  local turns = opened(call.form.gate, at) > at and places.NO_TURNS or places.ALL_TURNS
+  local waits_at = places.stand_for(rules, binding, at, now, turns)
   done(rules, now)
   local promoted = offer_unheard(bound, now, left_behind(rules, waits_at, now))
   if #promoted > 0 and bound.kind.lease then at = promised(bound, bound.member) end -- it may be one of those who were just promised the end of a lease

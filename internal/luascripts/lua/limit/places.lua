@@ -134,16 +134,24 @@ local function follows(rule, at)
   return rule.by_turns == at and rule.by_ledger < at
 end
 
+-- keeps_turn says whether a job has a turn at a rule while another one holds it up. turns says at which of those that admitted it:
+-- ALL_TURNS, NO_TURNS, or HELD_TURNS for those at which it stands.
+local ALL_TURNS, NO_TURNS, HELD_TURNS = 0, 1, 2
+local function keeps_turn(rule, bound, turns)
+  if rule.kind.lease or turns == NO_TURNS then return false end
+  if turns == HELD_TURNS and not (rule.ticket and not is_parked(rule.ticket)) then return false end
+  return rule.group < bound.group or (rule.group == bound.group and not bound.kind.lease)
+end
+
 -- stand_for gives the job its places while a rule puts it off until an instant, and
 -- answers in whose line it waits, nil when it only follows turns. In the narrower groups, which admitted it, and in that of the
--- rule itself it keeps its turn, unless without_turns. A job that waits for a lease keeps no turn at the rates of its key, nor at
+-- rule itself it keeps its turn, see keeps_turn. A job that waits for a lease keeps no turn at the rates of its key, nor at
 -- wider ones.
-local function stand_for(rules, binding, at, now, without_turns)
+local function stand_for(rules, binding, at, now, turns)
   local bound, waits_at = rules[binding], nil
   for i, rule in ipairs(rules) do
-    local keeps_turn = rule.group < bound.group or (rule.group == bound.group and not bound.kind.lease)
     if i == binding and not follows(rule, at) then waits_at = i end
-    if i == binding or (keeps_turn and not rule.kind.lease and not without_turns) then stand(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
+    if i == binding or keeps_turn(rule, bound, turns) then stand(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
   end
   return waits_at
 end
@@ -177,5 +185,6 @@ local function join_at(rule, set, ticket, at, now, aside)
 end
 
 return {
+  ALL_TURNS = ALL_TURNS, NO_TURNS = NO_TURNS, HELD_TURNS = HELD_TURNS,
   first_ticket = first_ticket, join_at = join_at, stand_for = stand_for, stands = stands,
 }
