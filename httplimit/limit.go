@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/giveback"
 	"github.com/headwayq/headway/internal/stderrlog"
 	"github.com/headwayq/headway/throttle"
 )
@@ -94,7 +95,7 @@ type Middleware struct {
 	cfg    Config
 	away   atomic.Bool // the limits did not decide when they were asked last
 
-	unsettled unsettled
+	unsettled *giveback.Queue // what Redis did not take back after a handler had returned
 }
 
 // New puts rules together, narrowest key first: an address before a route, a route
@@ -104,7 +105,7 @@ func New(rules []Rule, cfg Config) (*Middleware, error) {
 	cfg.Status = cmp.Or(cfg.Status, StatusDefault)
 	cfg.Logger = stderrlog.Or(cfg.Logger)
 	cfg.Logger = cfg.Logger.With(zap.String("component", "httplimit"))
-	l := &Middleware{rules: append([]Rule(nil), rules...), cfg: cfg, unsettled: unsettled{log: cfg.Logger}}
+	l := &Middleware{rules: append([]Rule(nil), rules...), cfg: cfg, unsettled: giveback.New(cfg.Logger, settleWithin, nil)}
 	errs := []error{cfg.validate()}
 	limiters := make([]*throttle.Limiter, len(rules))
 	whole := true

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/giveback"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -43,28 +44,21 @@ func (l *Middleware) run(w http.ResponseWriter, r *http.Request, next http.Handl
 }
 
 // settle ends the leases of what was granted, and gives it back. It is done before
-// the answer is complete, so that a client that has it finds the permits there. What Redis does not answer is repeated in
-// the background while it counts, see [unsettled].
-func (l *Middleware) settle(ctx context.Context, d throttle.Decision, release func(context.Context) ([]throttle.Promotion, error), refund bool) {
+// the answer is complete, so that a client that has it finds the permits there. What Redis does not do is repeated in
+// the background while it counts.
+func (l *Middleware) settle(ctx context.Context, d throttle.Decision, release giveback.Func, refund bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer cancel()
-	endLeases := func(ctx context.Context) error {
-		_, err := release(ctx)
-		return err
-	}
-	giveBack := func(ctx context.Context) error {
-		_, err := l.policy.Refund(ctx, d.Request)
-		return err
-	}
-	leases, permits := throttle.ForWorkers.CountsFor(d)
-	failed := endLeases(ctx)
-	if unanswered(failed) {
-		l.unsettled.add(endLeases, leases)
+	leases, permits := throttle.ForWorkers.CountsFor(l.policy, d.Request)
+	_, failed := release(ctx)
+	if throttle.ForWorkers.MayPass(failed) {
+		l.unsettled.Add(l.policy, d.Request, leases, release)
 	}
 	if refund {
-		err := giveBack(ctx)
-		if unanswered(err) {
-			l.unsettled.add(giveBack, permits)
+		giveBack := func(ctx context.Context) ([]throttle.Promotion, error) { return l.policy.Refund(ctx, d.Request) }
+		_, err := giveBack(ctx)
+		if throttle.ForWorkers.MayPass(err) {
+			l.unsettled.Add(l.policy, d.Request, permits, giveBack)
 		}
 		failed = errors.Join(failed, err)
 	}

@@ -19,6 +19,7 @@ type Charge struct {
 	d Decision
 
 	asking askLock // one Adjust at a time; held while Redis is asked
+	told   []int   // what the observer knows that each rule is charged; under asking
 
 	mu       sync.Mutex   // held with asking to write what follows, so that others read it while Redis is asked
 	payments []payment    // of the grant, and what was charged on top, oldest first
@@ -100,7 +101,6 @@ func (b *Charge) Adjust(ctx context.Context, costs map[string]int) ([]Promotion,
 	if err != nil || b.d.made == fromNowhere || !b.d.Granted {
 		return nil, err
 	}
-	was := b.allCharged()
 	promoted, err := b.makeAll(ctx)
 	if err != nil {
 		return promoted, err
@@ -109,10 +109,11 @@ func (b *Charge) Adjust(ctx context.Context, costs map[string]int) ([]Promotion,
 	more, err := b.makeAll(ctx)
 	if tell := b.p.cfg.Observer.Adjusted; err == nil && tell != nil {
 		for i, l := range b.p.rules {
-			if to[i] != was[i] {
-				tell(ctx, event.Adjusted{Task: taskOf(b.d.Job), Rule: l.rule, From: was[i], To: to[i]})
+			if to[i] != b.told[i] {
+				tell(ctx, event.Adjusted{Task: taskOf(b.d.Job), Rule: l.rule, From: b.told[i], To: to[i]})
 			}
 		}
+		b.told = to
 	}
 	return append(promoted, more...), err
 }

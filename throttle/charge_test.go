@@ -1,12 +1,15 @@
 package throttle_test
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
@@ -157,4 +160,34 @@ func TestChargeOfALocalGrant(t *testing.T) {
 			t.Errorf("TryAcquire = %v, %v, want granted %v: 2 of 6 are paid", d, err, want)
 		}
 	}
+}
+
+// An Adjust fails, and is made again: the observer hears of it once.
+func TestAdjustedIsToldWhenItSucceeds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		var told []event.Adjusted
+		l := newLimiter(t, miniClient(t, m), "sms", throttle.Fixed(5, time.Hour), throttle.Config{Observer: event.Observer{
+			Adjusted: func(_ context.Context, e event.Adjusted) { told = append(told, e) },
+		}})
+		d, err := l.TryAcquire(t.Context(), key, 3)
+		if err != nil || !d.Granted {
+			t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
+		}
+		charge := l.Policy().Charge(d)
+		m.SetError("ERR an outage")
+		if _, err := charge.Adjust(t.Context(), map[string]int{"sms": 1}); !errors.Is(err, throttle.ErrUnavailable) {
+			t.Errorf("Adjust = %v, want %v", err, throttle.ErrUnavailable)
+		}
+		m.SetError("")
+		for range 2 { // the second corrects nothing
+			if _, err := charge.Adjust(t.Context(), map[string]int{"sms": 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(told) != 1 || told[0].From != 3 || told[0].To != 1 {
+			t.Errorf("the observer heard %+v, want one from 3 to 1", told)
+		}
+	})
 }

@@ -184,7 +184,8 @@ func (a *acquisition) read(reply *luascripts.AcquireReply, limits []limitInForce
 	case luascripts.Granted:
 		d.grant.fromReply(a.p, r.Key, reply)
 	case luascripts.TooLate:
-		return &TooLateError{Rule: d.Rule, At: d.At, Wait: d.At.Sub(d.Now), MaxWait: r.MaxWait}
+		at := openedAt(r.Gates, d.At) // the lease of a slot may end when a gate is closed
+		return &TooLateError{Rule: d.Rule, At: at, Wait: at.Sub(d.Now), MaxWait: r.MaxWait}
 	case luascripts.Withdrawn:
 		return fmt.Errorf("%w: rule %q", ErrWithdrawn, d.Rule)
 	}

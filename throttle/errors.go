@@ -134,6 +134,7 @@ type unavailableError struct {
 	cause    error // of the package context
 	ended    error // why the caller's context ended; nil when it did not
 	answered bool
+	final    bool // the same call can't succeed later either
 }
 
 func (e *unavailableError) Error() string {
@@ -180,6 +181,7 @@ func (l *Limiter) fault(ctx context.Context, op string, status luascripts.Status
 	kind := rediserr.Of(err)
 	u := &unavailableError{Op: op, Reason: strings.ReplaceAll(err.Error(), "\n", "; ")} // of several servers: a line each
 	u.answered = errors.Is(err, errClock) || errors.Is(err, errHoldUnknown) || kind.Answered() && kind != rediserr.Passing
+	u.final = !errors.Is(err, errClock) && !errors.Is(err, errHoldUnknown) && !rediserr.MayPass(err)
 	if !u.answered && hasEnded(ctx) { // the caller's own doing, and not Redis'
 		u.Reason, u.ended = "", context.Cause(ctx)
 	}

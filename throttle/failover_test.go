@@ -131,6 +131,10 @@ func TestHoldAfterFailover(t *testing.T) {
 	if err != nil || len(line.Listed) != 1 || !line.Listed[0].At.Equal(place.At) {
 		t.Errorf("List = %+v, %v, want the instant of the booking, %v", line, err, place.At)
 	}
+	booking := throttle.BookingRef{Policy: held.Policy(), IDs: []string{"line"}, Job: "job", Costs: []int{1}}
+	if is := throttle.ForWorkers.Refresh(t.Context(), p.b, []throttle.BookingRef{booking})[0]; is.Err != nil || !is.At.Equal(place.At) {
+		t.Errorf("Refresh = %+v, want the instant of the booking, %v", is, place.At)
+	}
 	where, err := throttle.ForWorkers.Locate(t.Context(), throttle.BookingRef{Policy: careless.Policy(), IDs: []string{"line"}, Job: "job", Costs: []int{1}}, true)
 	if err != nil || !where.At.Equal(place.At) || !where.Held.Equal(place.At) {
 		t.Errorf("Locate = %+v, %v, want it held until %v", where, err, place.At)

@@ -74,6 +74,29 @@ func TestAcquireWaitsForASlotWhileAGateIsOpen(t *testing.T) {
 	}
 }
 
+// A caller has no time left, and the lease of a slot ends when the gate is closed: the slot is free at the next opening.
+func TestTooLateForASlotTellsTheOpening(t *testing.T) {
+	t.Parallel()
+	hours, err := gate.Parse("00:00-00:10 UTC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) { // it begins at midnight, UTC
+		l := newLocal(t, throttle.Concurrent(1, 20*time.Minute))
+		r := throttle.Request{Key: key, Cost: 1, Gates: []gate.InZone{{Rule: "hours", Gate: hours}}}
+		if d, err := l.Policy().TryAcquire(t.Context(), r); err != nil || !d.Granted {
+			t.Fatalf("TryAcquire = %v, %v, want a grant", d, err)
+		}
+		began := time.Now()
+		r.Job, r.MaxWait = "late", -1
+		_, err := l.Policy().Redeem(t.Context(), r)
+		late, ok := errors.AsType[*throttle.TooLateError](err)
+		if !ok || late.Wait != 24*time.Hour || !late.At.Equal(began.Add(24*time.Hour)) {
+			t.Errorf("Redeem = %#v, want the next opening, in a day", err)
+		}
+	})
+}
+
 // The lease of a slot ends within MaxWait, when the gate is closed. It opens later: a reservation can't wait and see whether
 // the slot is free before.
 func TestReserveAsksForASlotBehindAGate(t *testing.T) {
@@ -114,7 +137,12 @@ func TestJobThatWaitsForASlotUntilClosingHoldsUpNoOthers(t *testing.T) {
 		}
 		first := redeem("a1", "a")
 		time.Sleep(2 * time.Second)
-		second, other := redeem("a2", "a"), redeem("b1", "b")
+		second := redeem("a2", "a")
+		// a pool asks where its booking stands before it wakes a job
+		if is := throttle.ForWorkers.Refresh(t.Context(), rdb, []throttle.BookingRef{throttle.ForWorkers.Ref(p, second.Request)})[0]; is.Err != nil || !is.Known {
+			t.Errorf("Refresh = %+v, want the booking", is)
+		}
+		other := redeem("b1", "b")
 		if !first.Granted || second.Granted || second.Rule != "slots" || second.Gated || !other.Granted {
 			t.Errorf("the decisions are %v, %v and %v, want that only the second waits, for a slot", first, second, other)
 		}

@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -80,7 +81,8 @@ func (s *lease) renewal() luascripts.RenewArgs {
 
 // Release ends the leases of a grant: the handler has returned. The permits of
 // the other rules stay spent. The Promotions are the jobs that come next. It is
-// idempotent.
+// idempotent: after an error call it again. The error joins those of the leases that
+// were not ended, first the one for which another call may help.
 func (p *Policy) Release(ctx context.Context, d Decision) ([]Promotion, error) {
 	var promoted []Promotion
 	var errs []error
@@ -91,7 +93,11 @@ func (p *Policy) Release(ctx context.Context, d Decision) ([]Promotion, error) {
 		}
 		reply, err := s.release(ctx)
 		if err != nil {
-			errs = append(errs, err)
+			at := len(errs)
+			if ForWorkers.MayPass(err) {
+				at = 0
+			}
+			errs = slices.Insert(errs, at, err)
 			continue
 		}
 		for j := range reply.Promoted {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -242,7 +243,7 @@ func (p *Policy) Charge(d Decision) *Charge {
 	for i := range p.rules {
 		first.charged[i], first.held[i] = d.keyCost(i).Cost, d.keyCost(i).Cost
 	}
-	return &Charge{p: p, d: d, asking: newAskLock(), payments: []payment{first}}
+	return &Charge{p: p, d: d, asking: newAskLock(), told: slices.Clone(first.charged), payments: []payment{first}}
 }
 
 // decide answers a request, whatever the policy's mode.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -152,7 +153,8 @@ func refreshOn(ctx context.Context, s store, bookings []BookingRef, limits [][]l
 		args := make([]luascripts.RefreshArgs, len(indices))
 		for j, i := range indices {
 			p := bookings[i].Policy
-			args[j] = luascripts.RefreshArgs{Rules: p.calls(bookings[i].IDs, bookings[i].request()), Policy: p.name, Job: bookings[i].Job}
+			args[j] = luascripts.RefreshArgs{Rules: p.calls(bookings[i].IDs, bookings[i].request()), Policy: p.name, Job: bookings[i].Job,
+				HoldAfterFailover: p.cfg.HoldAfterFailover}
 			setLimits(args[j].Rules, limits[i], p.store.now())
 		}
 		var again []int
@@ -388,10 +390,15 @@ func (workerCalls) ShadowedFor(d Decision) error {
 // when there is none.
 func (workerCalls) LeaseFor(p *Policy, d Decision) time.Duration { return shortestLease(p, d) }
 
-// CountsFor is for how long, at most, the leases and the permits of a grant count, by the limits that
-// granted it: leases that are not renewed any more. 0 when there are none.
-func (workerCalls) CountsFor(d Decision) (leases, permits time.Duration) {
-	for _, by := range d.grant.limits {
+// CountsFor is for how long, at most, the leases and the permits count that r was granted: leases that are not
+// renewed any more. It goes by the limits that granted it. When r may have been granted by a call that was not
+// answered, it goes by those of its keys as they are known now. 0 when there are none.
+func (workerCalls) CountsFor(p *Policy, r Request) (leases, permits time.Duration) {
+	limits := r.grant.limits
+	if len(limits) == 0 {
+		limits = p.rules.lastKnown(context.Background(), byRequest(&r))
+	}
+	for _, by := range limits {
 		if by.IsConcurrent() {
 			leases = max(leases, by.Window())
 		} else {
@@ -399,6 +406,35 @@ func (workerCalls) CountsFor(d Decision) (leases, permits time.Duration) {
 		}
 	}
 	return leases, permits
+}
+
+// MayPass says that a call which ended with an error may succeed later: Redis did not answer, or an operator mends what it
+// refused. Of the errors of several calls, which are joined, it goes by the first that says that Redis did not do
+// as it should; see [Policy.Release].
+func (workerCalls) MayPass(err error) bool {
+	if u, ok := errors.AsType[*unavailableError](err); ok && u.final {
+		return errors.Is(err, ErrStoredLimit)
+	}
+	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrStoredLimit)
+}
+
+// Servers names the masters of a Redis Cluster that have the keys of a request. It is empty where one server has all
+// keys. It asks nobody, and goes by what the client knows already.
+func (workerCalls) Servers(p *Policy, r Request) string {
+	on, ok := p.store.store.(clusterStore)
+	if !ok || on.coalescer.cluster == nil {
+		return ""
+	}
+	ctx, end := context.WithCancel(context.Background())
+	end() // a client that knows no master yet would ask for them
+	var addrs []string
+	for i, l := range p.rules {
+		if master, err := on.coalescer.cluster.MasterForKey(ctx, l.Ledger(r.keyCost(i).Key)); err == nil {
+			addrs = append(addrs, master.Options().Addr)
+		}
+	}
+	slices.Sort(addrs)
+	return strings.Join(slices.Compact(addrs), " ")
 }
 
 // Stale says that a grant is too old to be acted on: the process stood still, or the answer was
@@ -497,10 +533,6 @@ func (workerCalls) LimitOfID(ctx context.Context, l *Limiter, id string) (Limit,
 // Meet is [Limiter.ID], and remembers the key where keys have limits of their own, see
 // [Config.LimitOf]. Only keys that a process has met can be asked about by ids that are hashes.
 func (workerCalls) Meet(l *Limiter, key string) (id string) { return l.met.id(l, key) }
-
-// Counts is for how long, at most, a permit of a limit counts: for its window, or until what a burst took is
-// filled again.
-func (workerCalls) Counts(l Limit) time.Duration { return l.counts() }
 
 // LimitLastKnown is the limit in force when this limiter read it last, and the one in
 // code before that. It does not ask Redis.

@@ -58,7 +58,8 @@ type Adapter struct {
 
 	// What is known of deliveries and attempts.
 	inFlight     *ttlMap[string, delivery] // by task key, from the fetch to the handler
-	recentlyDone *ttlMap[string, struct{}] // tasks whose handler returned nil, until Redis has it in writing
+	recentlyDone *ttlMap[string, int]      // failures of tasks before their handlers returned nil, until Redis has that in writing
+	finished     *finishedTasks            // those of them whose ends could not be written
 	deferrals    *deferrals
 	answered     *ttlMap[string, *deferral] // by task key, from the handler's answer until asynq writes it
 	batches      *batches
@@ -73,7 +74,7 @@ type Adapter struct {
 	wakers      map[string]*waker // by queue
 	refreshes   *refreshFilter
 	promotions  *promotions
-	withdrawals *withdrawals
+	withdrawals withdrawals
 	batchCounts *batchCounts
 	limitWatch  *limitWatch
 	subscriber  *subscriber
@@ -141,13 +142,14 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	files.core = c
 	a := &Adapter{
 		core: c, policies: make(map[string]taskPolicy),
-		inFlight: newTTLMap[string, delivery](inFlightTTL), recentlyDone: newTTLMap[string, struct{}](recentlyDoneTTL),
+		inFlight: newTTLMap[string, delivery](inFlightTTL), recentlyDone: newTTLMap[string, int](recentlyDoneTTL),
 		deferrals: newDeferrals(), answered: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
 		scripts: newScripts(rdb), idle: newIdleServers(c),
 		wakers: make(map[string]*waker), refreshes: newRefreshFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c), policyFiles: files,
 		asynqLoggers: make(map[asynq.Logger]asynq.Logger),
 	}
 	a.fetcher = newFetcher(a)
+	a.finished = newFinishedTasks(c, (&client{UniversalClient: a.rdb, a: a}).endFinished)
 	a.withdrawals, a.types = newWithdrawals(c, a.promotions), newTypeWatch(c)
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers, teller}
 	a.upkeep = &upkeep{c, a.policies, files, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight,
@@ -245,8 +247,8 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.subscriber.run(ctx) })
 	a.wg.Go(func() { a.subscriber.teller.Run(ctx) })
 	a.wg.Go(func() { a.promotions.run(ctx, a.wakers) })
-	a.wg.Go(func() { a.withdrawals.run(ctx) })
 	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals, (&client{UniversalClient: a.rdb, a: a}).deferBy}).run(ctx) })
+	a.wg.Go(func() { a.finished.run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
 	watch := &serverWatch{core: a.core}
 	watch.look(ctx) // later looks are compared with this one
@@ -376,6 +378,9 @@ func (a *Adapter) Close() {
 		a.quit()
 	}
 	a.wg.Wait()
+	// Nobody here passes promotions on any more. The sweeper of another pool finds the next task of a slot that is
+	// free, and other tasks come when they were promised.
+	a.withdrawals.Close(afterTimeout)
 }
 
 // Stats returns a snapshot of the counters.

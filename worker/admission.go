@@ -86,7 +86,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		}
 		a.waits.end(key, time.Now())
 		if err = t.run(ctx, next, task); err == nil {
-			a.recentlyDone.put(key, struct{}{}, time.Now())
+			a.recentlyDone.put(key, t.retried, time.Now())
 			return nil
 		}
 		return a.noteAnswer(ctx, key, writable(err))

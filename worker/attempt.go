@@ -57,6 +57,7 @@ type attempt struct {
 	forced        bool // an operator lets it run without its permits
 	over          bool // its handler has returned: it holds nothing any more, and gets nothing
 	grants        []decided
+	toldCharged   map[string]int // by rule that was adjusted: what the observer knows that it is charged
 	ownDeferrals  []attemptDeferral
 	stayed        int // times that a Retry-After was waited for in the worker slot
 }

@@ -47,9 +47,14 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 		return nothing(ctx)
 	}
 	op, call := asynqwire.Recognise(sha, keys, args)
-	return c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
+	if err := c.a.finished.learn(sha, text, call.TaskKey); err != nil { // it was tried a moment ago
+		return failed(ctx, err)
+	}
+	cmd := c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		return c.UniversalClient.Eval(ctx, text, keys, args...)
 	})
+	c.keepFinished(op, call, cmd.Err(), sha, keys, args)
+	return cmd
 }
 
 // EvalSha is how asynq runs its scripts.
@@ -58,13 +63,34 @@ func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ..
 		return nothing(ctx)
 	}
 	op, call := asynqwire.Recognise(sha, keys, args)
-	return c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
+	cmd := c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		if c.a.scripts.rdb == nil || op == asynqwire.OpOther || op == asynqwire.OpUnknown {
 			return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
 		}
 		return c.a.scripts.evalSha(ctx, sha, keys, args, func(ctx context.Context) bool {
 			return op == asynqwire.OpRetry && c.wrote(ctx, call)
 		})
+	})
+	if wantsText := c.keepFinished(op, call, cmd.Err(), sha, keys, args); wantsText {
+		return failed(ctx, redis.ErrNoScript) // now asynq sends the text
+	}
+	return cmd
+}
+
+// keepFinished remembers how asynq tried to write the end of a finished task, when that failed with an error that may pass. It
+// says whether the text of the script is wanted: Redis may have forgotten it by the time that it answers again.
+func (c *client) keepFinished(op asynqwire.Op, call asynqwire.Call, err error, sha string, keys []string, args []any) (wantsText bool) {
+	if op != asynqwire.OpDone && op != asynqwire.OpComplete || !rediserr.MayPass(err) {
+		return false
+	}
+	retried, ok := c.a.recentlyDone.get(call.TaskKey, time.Now())
+	return ok && c.a.finished.keep(&finishedTask{op: op, call: call, retried: retried, sha: sha, keys: keys, args: args, failed: err})
+}
+
+// endFinished writes the end of a task as asynq tried to.
+func (c *client) endFinished(ctx context.Context, t *finishedTask, text string) *redis.Cmd {
+	return c.end(ctx, t.op, t.call, func(ctx context.Context) *redis.Cmd {
+		return c.UniversalClient.Eval(ctx, text, t.keys, t.args...)
 	})
 }
 
@@ -126,9 +152,7 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 func (c *client) heal(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
 	left := c.healLeft(time.Now())
 	if left <= 0 {
-		cmd := redis.NewCmd(ctx)
-		cmd.SetErr(ctx.Err())
-		return cmd
+		return failed(ctx, ctx.Err())
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
 	defer cancel()
@@ -168,6 +192,11 @@ func (c *client) finish(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 			c.a.types.bypassed(delivered.Type)
 		}
 	}
+	return c.end(ctx, op, call, run)
+}
+
+// end runs a script that finishes a task.
+func (c *client) end(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
 	cmd := run(ctx)
 	if cmd.Err() == nil {
 		c.a.batchCounts.end(ctx, op, call, func() bool {
@@ -178,12 +207,14 @@ func (c *client) finish(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 	switch {
 	case isNotFound(cmd.Err()):
 		c.a.batches.dropped.take(call.TaskKey, time.Now())
+		c.a.finished.forget(call.TaskKey)
 		// The task is not active any more: this call was done before and its answer was
 		// lost, or the lease was lost. asynq would repeat the call in some seconds, and
 		// might end another delivery of the same task by that.
 		return done(ctx)
 	case cmd.Err() == nil && (op == asynqwire.OpDone || op == asynqwire.OpComplete):
 		c.a.recentlyDone.take(call.TaskKey, time.Now())
+		c.a.finished.forget(call.TaskKey)
 	}
 	return cmd
 }
@@ -216,7 +247,10 @@ func (c *client) deferTask(ctx context.Context, op asynqwire.Op, call asynqwire.
 	}
 	d := c.a.deferrals.inText(m.ErrorMsg)
 	if m.ErrorMsg == asynq.ErrLeaseExpired.Error() {
-		// asynq's recoverer found a task that we could not defer during an outage
+		// asynq's recoverer found a task whose end or deferral could not be written during an outage
+		if cmd := c.a.finished.end(ctx, call.TaskKey); cmd != nil {
+			return cmd
+		}
 		d = c.a.deferrals.ofTask(call.Queue, call.TaskID)
 	}
 	if d == nil {
@@ -299,6 +333,13 @@ func (c *client) forgetDue(ctx context.Context, call asynqwire.Call) {
 func done(ctx context.Context) *redis.Cmd {
 	cmd := redis.NewCmd(ctx)
 	cmd.SetVal("OK")
+	return cmd
+}
+
+// failed is the answer of a script that failed.
+func failed(ctx context.Context, err error) *redis.Cmd {
+	cmd := redis.NewCmd(ctx)
+	cmd.SetErr(err)
 	return cmd
 }
 

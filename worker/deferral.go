@@ -266,35 +266,60 @@ func (w *archiveWatch) look(ctx context.Context, now time.Time) {
 	if len(unwritten) == 0 {
 		return
 	}
-	pipe := w.rdb.Pipeline()
-	answers, leases := make([]*redis.SliceCmd, len(unwritten)), make([]*redis.FloatCmd, len(unwritten))
+	tasks := make([]event.Task, len(unwritten))
 	for i, d := range unwritten {
-		keys := w.keys(d.task.Queue)
-		answers[i] = pipe.HMGet(ctx, keys.Task(d.task.ID), "state", "msg")
-		leases[i] = pipe.ZScore(ctx, keys.Lease(), d.task.ID)
+		tasks[i] = d.task
 	}
-	_, _ = rediserr.Exec(ctx, pipe) // each answer has its error
-	for i, d := range unwritten {
-		fields, err := answers[i].Result()
-		lease, noLease := leases[i].Result()
-		if err != nil || noLease != nil && !errors.Is(noLease, redis.Nil) {
-			continue // asynq can't write it either
-		}
-		state, _ := fields[0].(string)
-		text, _ := fields[1].(string)
+	for i, is := range w.statesOf(ctx, now, tasks) {
+		d := unwritten[i]
+		switch {
+		case !is.known: // asynq can't write it either
+		case is.givenUp && is.retried == d.retried && w.deferrals.hasEnded(d):
+			w.write(ctx, d) // nobody else has the task yet
 		// Another process may have got the task when its lease ended here, or an operator
 		// archived it: only the error of this deferral says that asynq wrote it.
-		m, err := asynqwire.DecodeMessage([]byte(text))
-		over := noLease == nil && int64(lease) < now.Unix()
-		switch {
-		case over && state == "active" && err == nil && m.Retried == d.retried && w.deferrals.hasEnded(d):
-			w.write(ctx, d) // nobody else has the task yet
-		case state == "archived" && err == nil && strings.Contains(m.ErrorMsg, d.token.String()):
+		case is.state == "archived" && strings.Contains(is.errorMsg, d.token.String()):
 			w.wasArchived(d)
 		case now.Sub(d.made) > deferralTTL:
 			w.deferrals.remove(d) // the lease of the task was lost
 		}
 	}
+}
+
+// taskState is what Redis says of a task that asynq should have moved.
+type taskState struct {
+	known    bool   // Redis has answered
+	state    string // as asynq writes it; "" when the task is gone, or its message can't be read
+	retried  int
+	errorMsg string
+	givenUp  bool // it is active, and asynq's lease on it has ended
+}
+
+// statesOf asks for the states of tasks.
+func (c *core) statesOf(ctx context.Context, now time.Time, tasks []event.Task) []taskState {
+	pipe := c.rdb.Pipeline()
+	answers, leases := make([]*redis.SliceCmd, len(tasks)), make([]*redis.FloatCmd, len(tasks))
+	for i, t := range tasks {
+		keys := c.keys(t.Queue)
+		answers[i] = pipe.HMGet(ctx, keys.Task(t.ID), "state", "msg")
+		leases[i] = pipe.ZScore(ctx, keys.Lease(), t.ID)
+	}
+	_, _ = rediserr.Exec(ctx, pipe) // each answer has its error
+	out := make([]taskState, len(tasks))
+	for i := range tasks {
+		fields, err := answers[i].Result()
+		lease, noLease := leases[i].Result()
+		if err != nil || noLease != nil && !errors.Is(noLease, redis.Nil) {
+			continue
+		}
+		out[i].known = true
+		state, _ := fields[0].(string)
+		text, _ := fields[1].(string)
+		if m, err := asynqwire.DecodeMessage([]byte(text)); err == nil {
+			out[i] = taskState{true, state, m.Retried, m.ErrorMsg, state == "active" && noLease == nil && int64(lease) < now.Unix()}
+		}
+	}
+	return out
 }
 
 // wasArchived tells that asynq has archived a throttled task.
@@ -308,4 +333,110 @@ func (w *archiveWatch) wasArchived(d *deferral) {
 		w.log.Error("asynq archived a task that was throttled and has not failed: run it again with asynq's tools, and use the version of asynq that Headway names",
 			zap.String("queue", d.task.Queue), zap.String("task", d.task.ID), zap.String("rule", d.rule), zap.String("version", asynqwire.Version))
 	})
+}
+
+// finishedTask is a task whose handler has returned nil, and whose end could not be written. asynq repeats that until its lease
+// on the task ends.
+type finishedTask struct {
+	op      asynqwire.Op
+	call    asynqwire.Call
+	retried int      // failures of the task before this attempt
+	sha     string   // of asynq's script
+	keys    []string // of the call
+	args    []any
+	failed  error // why it could not be written
+	asked   bool  // asynq is about to send the text of the script
+}
+
+// finishedMost bounds how many finished tasks are looked at each time.
+const finishedMost = 1000
+
+// finishedTasks writes the ends that asynq has given up: its recoverer would take the tasks for those of a dead process, and
+// count a failure. It keeps no more tasks than ran when Redis went away. It is safe for concurrent use.
+type finishedTasks struct {
+	*core
+	write func(ctx context.Context, t *finishedTask, text string) *redis.Cmd
+
+	mu    sync.Mutex
+	tasks map[string]*finishedTask // by task key
+	texts map[string]string        // of asynq's scripts, by SHA-1
+}
+
+func newFinishedTasks(c *core, write func(context.Context, *finishedTask, string) *redis.Cmd) *finishedTasks {
+	return &finishedTasks{core: c, write: write, tasks: make(map[string]*finishedTask), texts: make(map[string]string)}
+}
+
+// keep remembers a task, and says whether the text of its script is wanted.
+func (f *finishedTasks) keep(t *finishedTask) (wantsText bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tasks[t.call.TaskKey] = t
+	t.asked = f.texts[t.sha] == ""
+	return t.asked
+}
+
+// learn takes in the text of a script that was wanted. It returns why the call could not be written that wanted it, or nil.
+func (f *finishedTasks) learn(sha, text, taskKey string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t := f.tasks[taskKey]
+	if t == nil || !t.asked || t.sha != sha {
+		return nil
+	}
+	f.texts[sha], t.asked = text, false
+	return t.failed
+}
+
+func (f *finishedTasks) forget(taskKey string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.tasks, taskKey)
+}
+
+// end writes the end of a task, if it is known here. Otherwise it returns nil.
+func (f *finishedTasks) end(ctx context.Context, taskKey string) *redis.Cmd {
+	f.mu.Lock()
+	t := f.tasks[taskKey]
+	text := ""
+	if t != nil {
+		text = f.texts[t.sha]
+	}
+	f.mu.Unlock()
+	if text == "" {
+		return nil
+	}
+	return f.write(ctx, t, text)
+}
+
+func (f *finishedTasks) run(ctx context.Context) {
+	every(ctx, archiveWatchEvery, func(now time.Time) { f.look(ctx, now) })
+}
+
+func (f *finishedTasks) look(ctx context.Context, now time.Time) {
+	keys, tasks, retried := f.some()
+	if len(keys) == 0 {
+		return
+	}
+	for i, is := range f.statesOf(ctx, now, tasks) {
+		switch {
+		case !is.known:
+		case is.givenUp && is.retried == retried[i]:
+			f.end(ctx, keys[i])
+		case is.state != "active" || is.retried != retried[i]: // another process has it, or had it
+			f.forget(keys[i])
+		}
+	}
+}
+
+// some returns at most [finishedMost] tasks.
+func (f *finishedTasks) some() (keys []string, tasks []event.Task, retried []int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key, t := range f.tasks {
+		if len(keys) == finishedMost {
+			break
+		}
+		keys, tasks, retried = append(keys, key), append(tasks, event.Task{Queue: t.call.Queue, ID: t.call.TaskID}), append(retried, t.retried)
+	}
+	return keys, tasks, retried
 }

@@ -46,6 +46,7 @@ package worker
 //	a grant is not used, or a lease is released    attempt -> withdrawals, when Redis does not answer at once
 //	a batch is controlled  attempt -> batches; a task of it ends: client -> batchCounts
 //	a task is deleted      sweeper, or waker at its instant -> the places of the task are given up -> promotions
+//	a task is finished     client -> finishedTasks, when Redis does not answer before asynq's lease ends
 //	a task is archived     archiveWatch finds those that asynq archived though they were only deferred
 //	a server changes       serverWatch, every 3 s: a new process, a clock that was set
 //	a policy file changes  policyFiles
@@ -65,13 +66,13 @@ package worker
 //	attempt.go       attempt as the host of its handler: ask, wait, hold, defer, give back
 //	outcome.go       attempt after its handler: correct the charge, Retry-After
 //	policyfiles.go   follows policy files
-//	deferral.go      deferral, deferrals, archiveWatch
+//	deferral.go      deferral, deferrals, archiveWatch, finishedTasks
 //	batch.go         batches, batchCounts
 //	waker.go         waker wakes what is due, in order, as workers are free; lead
 //	refreshfilter.go refreshFilter: which bookings are asked about before their tasks are woken
 //	replan.go        limitWatch, and what the waker does when a limit has changed
 //	subscriber.go    subscriber
-//	promotions.go    promotions, and withdrawals: what is given back again until Redis answers
+//	promotions.go    promotions, and withdrawals: what is given back again until Redis takes it
 //	upkeep.go        upkeep, serverWatch, sweeper, and the sign of life of the pool
 //	unlimited.go     typeWatch
 //	stats.go         Stats, and the counters behind them

@@ -24,6 +24,9 @@ func (a *Adapter) ForgetRecentlyDone() {
 	a.recentlyDone.mu.Lock()
 	defer a.recentlyDone.mu.Unlock()
 	clear(a.recentlyDone.entries)
+	a.finished.mu.Lock()
+	defer a.finished.mu.Unlock()
+	clear(a.finished.tasks)
 }
 
 // StartedEarlier makes the adapter take policies for waiting for tasks since longer.

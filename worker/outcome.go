@@ -64,6 +64,14 @@ func (t *attempt) adjust(ctx context.Context, costs map[string]int) error {
 		charge = t.grants[0].charge // what the task was admitted by
 	}
 	shadowed := charge == nil && t.a.cfg.Throttle.Shadow
+	if charge != nil && t.toldCharged == nil {
+		t.toldCharged = make(map[string]int)
+	}
+	for rule := range costs {
+		if _, known := t.toldCharged[rule]; charge != nil && !known {
+			t.toldCharged[rule] = charge.Charged(rule)
+		}
+	}
 	unpaid := t.policy.limits != nil && (t.forced || shadowed) // it runs although it would have been refused
 	t.mu.Unlock()
 	if unpaid {
@@ -72,20 +80,30 @@ func (t *attempt) adjust(ctx context.Context, costs map[string]int) error {
 	if charge == nil {
 		return ErrNoGrant
 	}
-	was := make(map[string]int, len(costs))
-	for rule := range costs {
-		was[rule] = charge.Charged(rule)
-	}
 	promoted, err := charge.Adjust(ctx, costs)
 	t.a.promotions.add(promoted...)
-	if tell := t.a.cfg.Observer.Adjusted; err == nil && tell != nil {
-		for _, rule := range slices.Sorted(maps.Keys(costs)) {
-			if now := charge.Charged(rule); now != was[rule] {
-				tell(ctx, event.Adjusted{Task: t.event(), Rule: rule, From: was[rule], To: now})
-			}
-		}
+	if err == nil {
+		t.tellAdjusted(ctx, charge, slices.Sorted(maps.Keys(costs)))
 	}
 	return err
+}
+
+// tellAdjusted tells the observer what rules are charged now. After an Adjust that failed, and was repeated, the charge
+// knew that before: so it goes by what the observer knows.
+func (t *attempt) tellAdjusted(ctx context.Context, charge *throttle.Charge, rules []string) {
+	tell := t.a.cfg.Observer.Adjusted
+	if tell == nil {
+		return
+	}
+	for _, rule := range rules {
+		t.mu.Lock()
+		was, now := t.toldCharged[rule], charge.Charged(rule)
+		t.toldCharged[rule] = now
+		t.mu.Unlock()
+		if now != was {
+			tell(ctx, event.Adjusted{Task: t.event(), Rule: rule, From: was, To: now})
+		}
+	}
 }
 
 // notCharged is a failure after which nothing was used.

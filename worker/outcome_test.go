@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
 )
@@ -66,4 +69,37 @@ func within1(t *testing.T, c <-chan error) error {
 		t.Fatal("no handler ran")
 		return nil
 	}
+}
+
+// An Adjust of a handler fails, and is made again: the observer hears of it once.
+func TestVirtualAdjustedIsToldWhenItSucceeds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		clients, m := mini(t, 1)
+		var told []event.Adjusted // by the handler, which calls the observer
+		p := phone("sms", time.Hour)
+		p.Rules[0].Limit, p.Rules[0].Cost = throttle.Fixed(5, time.Hour), func(*asynq.Task) (int, error) { return 3, nil }
+		cfg := policies(p)
+		cfg.Observer.Adjusted = func(_ context.Context, e event.Adjusted) { told = append(told, e) }
+		ended := make(chan error, 1)
+		started(t, clients[0], asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+			m.SetError("ERR an outage")
+			first := worker.Adjust(ctx, 1)
+			m.SetError("")
+			if first == nil {
+				first = errors.New("the first Adjust succeeded")
+			} else {
+				first = errors.Join(worker.Adjust(ctx, 1), worker.Adjust(ctx, 1))
+			}
+			ended <- first
+			return first
+		}), cfg)
+		enqueue(t, clients[0], queue.NewTask("sms", []byte(to("+1")), asynq.MaxRetry(0)))
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if len(told) != 1 || told[0].From != 3 || told[0].To != 1 {
+			t.Errorf("the observer heard %+v, want one from 3 to 1", told)
+		}
+	})
 }

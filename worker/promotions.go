@@ -2,26 +2,21 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/internal/giveback"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/throttle"
 )
 
 const (
-	// withdrawalsMax bounds the refunds and releases that wait for Redis to come back. When one finds no
-	// room, a permit stays charged that was not used, or a slot stays taken until its lease ends. No limit
-	// is exceeded by that.
-	withdrawalsMax = 4096
-	// withdrawFor is how long a refund is tried at least. It is tried for as long as the grant
-	// that it takes back counts, if that is longer.
-	withdrawFor   = 2 * time.Minute
-	withdrawPause = 500 * time.Millisecond
+	// withdrawFor is how long a refund is tried at least, so that a copy of its call that comes late is not charged.
+	// It is tried for as long as the grant that it takes back counts, if that is longer.
+	withdrawFor = 2 * time.Minute
 	// promotionsMax bounds the promotions that wait to be passed on.
 	promotionsMax = 1024
 	// goneAfter is how long a task must have been missing before its place is given up.
@@ -32,128 +27,28 @@ const (
 	promotionsTogether = 256
 )
 
-// withdrawal gives something back that Redis still counts, because it did not answer when that was to be done:
+// withdrawals gives back in the background what Redis still counts, because it did not take it back at once:
 //   - a grant that is not used, or one that may have been made, because its call had no answer;
 //   - the leases of a grant whose handler has returned.
-type withdrawal struct {
-	call  func(context.Context) ([]throttle.Promotion, error) // to make it twice does no harm
-	until time.Time
-}
+type withdrawals struct{ *giveback.Queue }
 
-// withdrawals repeats such calls until Redis answers them.
-type withdrawals struct {
-	*core
-	promotions *promotions
-	waiting    chan withdrawal
-}
-
-func newWithdrawals(c *core, p *promotions) *withdrawals {
-	return &withdrawals{core: c, promotions: p, waiting: make(chan withdrawal, withdrawalsMax)}
+func newWithdrawals(c *core, p *promotions) withdrawals {
+	return withdrawals{giveback.New(c.log, afterTimeout, p.add)}
 }
 
 // later takes a call back in the background. The booking of the job stays: only
 // the token is withdrawn. It never blocks.
-func (f *withdrawals) later(p *throttle.Policy, r throttle.Request) {
+func (f withdrawals) later(p *throttle.Policy, r throttle.Request) {
 	r.Job = ""
-	counts := time.Duration(0)
-	for _, l := range p.Rules() { // without an answer it is not known by which limits it was charged
-		counts = max(counts, throttle.ForWorkers.Counts(l.Limit()), throttle.ForWorkers.Counts(throttle.ForWorkers.LimitLastKnown(l)))
-	}
-	refund := func(ctx context.Context) ([]throttle.Promotion, error) { return p.Refund(ctx, r) }
-	if !f.add(refund, max(withdrawFor, counts)) {
-		f.logFew("withdrawals", func() { f.log.Warn("too many grants wait to be given back: some permits stay charged") })
-	}
+	leases, permits := throttle.ForWorkers.CountsFor(p, r)
+	f.Add(p, r, max(withdrawFor, leases, permits), func(ctx context.Context) ([]throttle.Promotion, error) { return p.Refund(ctx, r) })
 }
 
 // releaseLater ends the leases of a grant in the background. They are not renewed any more, so nothing is left to be done
 // after the length of the longest. It never blocks.
-func (f *withdrawals) releaseLater(p *throttle.Policy, d throttle.Decision) {
-	longest := throttle.ForWorkers.LeaseFor(p, d)
-	for _, l := range p.Rules() { // LeaseFor is the shortest of several leases
-		if l.Limit().IsConcurrent() {
-			longest = max(longest, throttle.ForWorkers.LimitLastKnown(l).Window())
-		}
-	}
-	release := func(ctx context.Context) ([]throttle.Promotion, error) { return p.Release(ctx, d) }
-	if !f.add(release, longest) {
-		f.logFew("releases", func() {
-			f.log.Warn("too many leases wait to be released: some slots stay taken until their leases end")
-		})
-	}
-}
-
-// add lets a call be repeated for so long. It says whether there was room for it.
-func (f *withdrawals) add(call func(context.Context) ([]throttle.Promotion, error), d time.Duration) bool {
-	select {
-	case f.waiting <- withdrawal{call, time.Now().Add(d)}:
-		return true
-	default:
-		return false
-	}
-}
-
-// run tries each withdrawal until Redis answers it. They are tried in turn, so that one that
-// is refused holds up no other.
-func (f *withdrawals) run(ctx context.Context) {
-	var left []withdrawal
-	t := time.NewTicker(withdrawPause)
-	defer t.Stop()
-	for {
-		more := f.waiting
-		if len(left) >= withdrawalsMax {
-			more = nil
-		}
-		select {
-		case <-ctx.Done():
-			f.tryLast(left)
-			return
-		case r := <-more:
-			left = append(left, r)
-		case <-t.C:
-			left = f.try(ctx, left)
-		}
-	}
-}
-
-// try makes the withdrawals that it can, and returns those that are left. It ends with the
-// first that Redis does not answer: Redis would hardly answer the next one. That one comes last
-// the next time: on Redis Cluster the others may be of nodes that answer.
-func (f *withdrawals) try(ctx context.Context, all []withdrawal) []withdrawal {
-	var left []withdrawal
-	for i, r := range all {
-		promoted, err := r.call(ctx)
-		f.promotions.add(promoted...)
-		if err == nil || time.Now().After(r.until) {
-			continue
-		}
-		left = append(left, r)
-		if errors.Is(err, throttle.ErrUnavailable) && !throttle.ForWorkers.Answered(err) {
-			return append(slices.Clone(all[i+1:]), left...)
-		}
-	}
-	return left
-}
-
-// tryLast tries once more, for a moment, what is left at the end. Nobody here passes promotions on any more. The sweeper of
-// another pool finds the next task of a slot that is free, and other tasks come when they were promised.
-func (f *withdrawals) tryLast(left []withdrawal) {
-	ctx, cancel := context.WithTimeout(context.Background(), afterTimeout)
-	defer cancel()
-	for {
-		select {
-		case r := <-f.waiting:
-			left = append(left, r)
-			continue
-		default:
-		}
-		break
-	}
-	for _, r := range left {
-		if ctx.Err() != nil {
-			return
-		}
-		_, _ = r.call(ctx)
-	}
+func (f withdrawals) releaseLater(p *throttle.Policy, d throttle.Decision) {
+	leases, _ := throttle.ForWorkers.CountsFor(p, d.Request)
+	f.Add(p, d.Request, leases, func(ctx context.Context) ([]throttle.Promotion, error) { return p.Release(ctx, d) })
 }
 
 // promotions moves tasks forward that may come earlier than they were promised, in any

@@ -43,10 +43,19 @@ func (m *ttlMap[K, V]) put(key K, value V, now time.Time) {
 
 // has says whether a key has a value.
 func (m *ttlMap[K, V]) has(key K, now time.Time) bool {
+	_, ok := m.get(key, now)
+	return ok
+}
+
+// get returns the value of a key. ok is false when there is none.
+func (m *ttlMap[K, V]) get(key K, now time.Time) (value V, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.entries[key]
-	return ok && !m.expired(e, now)
+	if !ok || m.expired(e, now) {
+		return value, false
+	}
+	return e.value, true
 }
 
 // take returns the value of a key and forgets it. ok is false when there was none.

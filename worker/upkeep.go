@@ -121,7 +121,7 @@ func (w *serverWatch) look(ctx context.Context) {
 		err = see(ctx, w.rdb, precheck.Address(w.rdb))
 	}
 	if err != nil || len(found) == 0 {
-		if err == nil || rediserr.Of(err) == rediserr.Refused {
+		if kind := rediserr.Of(err); err == nil || kind == rediserr.Refused || kind == rediserr.Barred {
 			w.logOnce("servers", func() {
 				w.log.Info("Redis does not say who it is, so a restart or a failover is not noticed", zap.Error(err))
 			})

@@ -15,6 +15,8 @@ type RefreshArgs struct {
 	Rules  []RuleCall
 	Policy string
 	Job    string
+
+	HoldAfterFailover bool // as in [AcquireArgs]
 }
 
 // RefreshReply is the answer of refresh.lua about one booking.
@@ -54,7 +56,7 @@ func refreshAll(ctx context.Context, c redis.UniversalClient, bookings []Refresh
 	for n, crowd := range crowds {
 		first := &bookings[crowd[0]]
 		var keys []string
-		args := append(make([]any, 0, 2+len(crowd)), len(crowd), rulesText(first.Rules))
+		args := append(make([]any, 0, 3+len(crowd)), len(crowd), flag(first.HoldAfterFailover), rulesText(first.Rules))
 		for _, i := range crowd {
 			keys = appendKeysOfRules(keys, bookings[i].Rules, bookings[i].Policy)
 			args = append(args, bookings[i].Job)
@@ -90,6 +92,7 @@ func refreshBatches(c redis.UniversalClient, bookings []RefreshArgs) [][]int {
 		for n := len(crowds) - 1; n >= 0 && !joined; n-- {
 			first := &bookings[crowds[n][0]]
 			joined = len(crowds[n]) < refreshMax && alikeRules(first.Rules, b.Rules) && (first.Policy == "") == (b.Policy == "") &&
+				first.HoldAfterFailover == b.HoldAfterFailover &&
 				(!sharded || slotOf(first.Rules[0].ledger) == slotOf(b.Rules[0].ledger))
 			if joined {
 				crowds[n] = append(crowds[n], i)

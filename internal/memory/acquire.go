@@ -171,7 +171,11 @@ func (c *call) book(v verdict, g gate) {
 		c.leave()
 		return
 	}
-	c.takePlaces(v.rule, v.at, g.opened(v.at) > v.at)
+	turns := allTurns
+	if g.opened(v.at) > v.at {
+		turns = noTurns
+	}
+	c.takePlaces(v.rule, v.at, turns)
 }
 
 // afterOpening is the instant of a job that waits for a gate. One that would come after `latest` does not wait.
@@ -182,8 +186,17 @@ func (c *call) afterOpening(g gate, opens, latest int64) int64 {
 	return opens
 }
 
-// takePlaces gives the job its places while the binding rule holds it up until an instant, without turns where noTurns says so.
-func (c *call) takePlaces(binding *ruleCall, at int64, noTurns bool) {
+// turnsKept says at which of the rates that admitted a job it has turns while another rule holds it up.
+type turnsKept int
+
+const (
+	allTurns turnsKept = iota
+	noTurns
+	heldTurns // at those where it has a place and is not parked
+)
+
+// takePlaces gives the job its places while the binding rule holds it up until an instant.
+func (c *call) takePlaces(binding *ruleCall, at int64, turns turnsKept) {
 	admitted := c.admitted(binding)
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
@@ -191,7 +204,7 @@ func (c *call) takePlaces(binding *ruleCall, at int64, noTurns bool) {
 			p.takePlace(turn, at)
 		case p == binding:
 			p.takePlace(waits, at)
-		case p.group > 0 && p.group <= admitted && !noTurns:
+		case p.group > 0 && p.group <= admitted && (turns == allTurns || turns == heldTurns && (p.place == waits || p.place == turn)):
 			p.takePlace(turn, at)
 		default:
 			p.stepAside(at)

@@ -218,9 +218,14 @@ func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
 	})
 	// An instant that is past is not promised anew: the job shall see how late it is. A job that a narrower
 	// rule holds up now gets its place there, and is parked in the wider lines. A parked job gets its place in
-	// the line again: nobody would tell it otherwise that it may come earlier
+	// the line again: nobody would tell it otherwise that it may come earlier. Of a job that waits for a lease nobody here
+	// knows whether the gate is closed when the lease ends. Then it got no turns when it asked, and it gets none now
 	if at > c.now {
-		c.takePlaces(delayedBy, at, false)
+		turns := allTurns
+		if delayedBy.kind == luascripts.Leases {
+			turns = heldTurns
+		}
+		c.takePlaces(delayedBy, at, turns)
 	}
 	for i := range c.rules {
 		c.rules[i].park()

@@ -15,7 +15,7 @@ import (
 // Kind is what an error means for the call that got it.
 type Kind int
 
-// The first six are answers of a server, and the call has not run, except after [OK]. Our
+// The first seven are answers of a server, and the call has not run, except after [OK]. Our
 // scripts refuse before their first write, and after it Redis stops no script for any of
 // the reasons below.
 const (
@@ -29,7 +29,10 @@ const (
 	NotFound
 	// CrossSlot: the keys of the call are on several servers of a Cluster.
 	CrossSlot
-	// Refused: the same call gets the same answer, until somebody changes something.
+	// Barred: the server refuses such calls until an operator mends it. It is full, its disk
+	// fails, or the user lacks a right or a password. To repeat the call at once does not help.
+	Barred
+	// Refused: the same call gets the same answer, for good.
 	Refused
 	// Unsent: there was no connection to send the call on. It has not run.
 	Unsent
@@ -48,9 +51,8 @@ const (
 // until it ends. Neither has run the call, so it may be sent again. How often is bounded by
 // who sends it, so a Cluster that stays down costs a few calls more.
 //
-// These are Refused on purpose. OOM: Redis is full, and more calls don't empty it. MISCONF:
-// its disk is full or broken. MOVED and ASK: a client of a Cluster follows them by itself,
-// and our scripts wait for a slot that moves; any other client gets them for ever.
+// MOVED and ASK are Refused on purpose. A client of a Cluster follows them by itself, and our
+// scripts wait for a slot that moves; any other client gets them for ever.
 var kinds = map[string]Kind{
 	"LOADING":     Passing, // the server starts
 	"READONLY":    Passing, // a replica: another server becomes the master
@@ -59,6 +61,11 @@ var kinds = map[string]Kind{
 	"CLUSTERDOWN": Passing,
 	"BUSY":        Passing,
 	"NOREPLICAS":  Passing, // too few replicas follow the master
+	"OOM":         Barred,
+	"MISCONF":     Barred, // it can't save
+	"NOAUTH":      Barred,
+	"WRONGPASS":   Barred,
+	"NOPERM":      Barred,
 	"NOSCRIPT":    NoScript,
 	"CROSSSLOT":   CrossSlot,
 }
@@ -67,6 +74,7 @@ var kinds = map[string]Kind{
 const (
 	notFound   = "NOT FOUND"
 	maxClients = "max number of clients reached" // passes: other clients leave
+	noRight    = "The user executing the script can't run this command"
 )
 
 // Of says what an error means. It sees through wrapped errors.
@@ -103,8 +111,22 @@ func ofAnswer(text string) Kind {
 		return NotFound
 	case strings.HasPrefix(text, maxClients):
 		return Passing
+	case strings.HasPrefix(text, noRight):
+		return Barred
 	}
 	return Refused
+}
+
+// MayPass says that the same call may succeed later, for those who can wait: when the server is there again, or is mended.
+// It may have run. Nothing is sent any more on a client that its user has closed.
+func MayPass(err error) bool {
+	switch Of(err) {
+	case Passing, Barred, TimedOut, Lost:
+		return true
+	case Unsent:
+		return !errors.Is(err, redis.ErrClosed)
+	}
+	return false
 }
 
 // Answered says that the server itself answered.

@@ -46,15 +46,17 @@ func TestKindOfEachError(t *testing.T) {
 		{answer("NOT FOUND"), NotFound},
 		{answer("CROSSSLOT Keys in request don't hash to the same slot"), CrossSlot},
 		{redis.ErrCrossSlot, CrossSlot},
+		// what an operator mends
+		{answer("OOM command not allowed when used memory > 'maxmemory'."), Barred},
+		{answer("MISCONF Redis is configured to save RDB snapshots"), Barred},
+		{answer("NOAUTH Authentication required."), Barred},
+		{answer("WRONGPASS invalid username-password pair"), Barred},
+		{answer("NOPERM this user has no permissions"), Barred},
+		{answer("ERR The user executing the script can't run this command or subcommand script: 67ed, on @user_script:1."), Barred},
 		// what stays as it is
-		{answer("OOM command not allowed when used memory > 'maxmemory'."), Refused},
-		{answer("MISCONF Redis is configured to save RDB snapshots"), Refused},
 		{answer("MOVED 3999 127.0.0.1:6381"), Refused},
 		{answer("ASK 3999 127.0.0.1:6381"), Refused},
 		{answer("WRONGTYPE Operation against a key holding the wrong kind of value"), Refused},
-		{answer("NOAUTH Authentication required."), Refused},
-		{answer("WRONGPASS invalid username-password pair"), Refused},
-		{answer("NOPERM this user has no permissions"), Refused},
 		{answer("EXECABORT Transaction discarded"), Refused},
 		{answer("BUSYKEY Target key name already exists."), Refused},
 		{answer("BUSYGROUP Consumer Group name already exists"), Refused},
@@ -91,7 +93,7 @@ func TestKindOfEachError(t *testing.T) {
 // A server answered some kinds, and not the others.
 func TestAnswered(t *testing.T) {
 	t.Parallel()
-	for _, k := range []Kind{OK, Passing, NoScript, NotFound, CrossSlot, Refused} {
+	for _, k := range []Kind{OK, Passing, NoScript, NotFound, CrossSlot, Barred, Refused} {
 		if !k.Answered() {
 			t.Errorf("kind %d is not an answer, want one", k)
 		}
@@ -99,6 +101,32 @@ func TestAnswered(t *testing.T) {
 	for _, k := range []Kind{Unsent, TimedOut, Lost} {
 		if k.Answered() {
 			t.Errorf("kind %d is an answer, want none", k)
+		}
+	}
+}
+
+// What somebody repeats who can wait is not what stays as it is.
+func TestMayPass(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{redis.Nil, false},
+		{answer("LOADING Redis is loading the dataset in memory"), true},
+		{answer("MISCONF Redis is configured to save RDB snapshots"), true},
+		{answer("NOPERM this user has no permissions"), true},
+		{answer("WRONGTYPE Operation against a key holding the wrong kind of value"), false},
+		{redis.ErrNoScript, false},
+		{redis.ErrCrossSlot, false},
+		{redis.ErrPoolTimeout, true},
+		{redis.ErrClosed, false},
+		{context.DeadlineExceeded, true},
+		{io.EOF, true},
+	} {
+		if got := MayPass(tc.err); got != tc.want {
+			t.Errorf("MayPass(%v) = %v, want %v", tc.err, got, tc.want)
 		}
 	}
 }

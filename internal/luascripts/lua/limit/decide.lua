@@ -310,7 +310,8 @@ end
 local function book(call, binding, at)
   local rules, binding_rule, now = call.rules, call.rules[binding], call.now
   -- a job keeps no turn until an hour when the gate is closed: the jobs behind it would have to wait for the next opening
-  local waits_at = places.take_places(rules, binding, at, now, opened(call.form.gate, at) > at)
+  local turns = opened(call.form.gate, at) > at and places.NO_TURNS or places.ALL_TURNS
+  local waits_at = places.take_places(rules, binding, at, now, turns)
   done(rules, now)
   local promoted = offer_unheard(binding_rule, now, promote_in_lines_left(rules, waits_at, now))
   -- the job may be one of those that were just promised the end of a lease

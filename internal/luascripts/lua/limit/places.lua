@@ -134,20 +134,24 @@ local function follows(rule, at)
   return rule.by_turns == at and rule.by_ledger < at
 end
 
+-- keeps_turn says whether a job has a turn at a rule while the binding rule holds it up. turns says at which of those that admitted it:
+-- ALL_TURNS, NO_TURNS, or HELD_TURNS for those at which it has a place and is not parked.
+local ALL_TURNS, NO_TURNS, HELD_TURNS = 0, 1, 2
+local function keeps_turn(rule, binding_rule, turns)
+  if rule.kind.lease or turns == NO_TURNS then return false end
+  if turns == HELD_TURNS and not (rule.ticket and not is_parked(rule.ticket)) then return false end
+  return rule.group < binding_rule.group or (rule.group == binding_rule.group and not binding_rule.kind.lease)
+end
+
 -- take_places gives the job its places while the binding rule holds it up until an instant, and
 -- answers in whose line it waits, nil when it only follows turns. In the narrower groups, which admitted it, and in that of the
--- binding rule it keeps its turn, unless without_turns. A job that waits for a lease keeps no turn at the rates of its key, nor at
+-- binding rule it keeps its turn, see keeps_turn. A job that waits for a lease keeps no turn at the rates of its key, nor at
 -- wider ones.
-local function take_places(rules, binding, at, now, without_turns)
+local function take_places(rules, binding, at, now, turns)
   local binding_rule, waits_at = rules[binding], nil
   for i, rule in ipairs(rules) do
-    local keeps_turn = rule.group < binding_rule.group or (rule.group == binding_rule.group and not binding_rule.kind.lease)
     if i == binding and not follows(rule, at) then waits_at = i end
-    if i == binding or (keeps_turn and not rule.kind.lease and not without_turns) then
-      take_place(rule, i ~= waits_at, at, now)
-    else
-      step_aside(rule, at, now)
-    end
+    if i == binding or keeps_turn(rule, binding_rule, turns) then take_place(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
   end
   return waits_at
 end
@@ -181,5 +185,6 @@ local function join_at(rule, set, ticket, at, now, aside)
 end
 
 return {
+  ALL_TURNS = ALL_TURNS, NO_TURNS = NO_TURNS, HELD_TURNS = HELD_TURNS,
   find_ticket_alone = find_ticket_alone, first_ticket = first_ticket, join_at = join_at, take_places = take_places,
 }

@@ -157,17 +157,21 @@ func TestVirtualSettlementGoesByTheLimitOfTheKey(t *testing.T) {
 	}
 }
 
-// What Redis refuses it would refuse again. What it can't do at the moment it can do soon.
+// What Redis refuses for good it would refuse again. What it can't do at the moment it can do soon, or when an operator has mended it.
 func TestVirtualSettlementEndsWithARefusal(t *testing.T) {
 	t.Parallel()
-	noPerm := refusal("NOPERM this user has no permissions to run the 'fcall' command")
+	never := refusal("WRONGTYPE Operation against a key holding the wrong kind of value")
+	cantSave := refusal("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.")
 	for name, tt := range map[string]struct {
 		first, then error
 		again       bool // it is tried
 		lines       int  // in the log, besides that of the first
 	}{
-		"refused":        {first: noPerm, then: noPerm},
-		"refused later":  {first: io.EOF, then: noPerm, lines: 1},
+		"refused":        {first: never, then: never},
+		"refused later":  {first: io.EOF, then: never, lines: 1},
+		"can't save":     {first: cantSave, again: true},
+		"no password":    {first: io.EOF, then: refusal("NOAUTH Authentication required."), again: true},
+		"no right":       {first: refusal("NOPERM this user has no permissions to run the 'fcall' command"), again: true},
 		"not ready":      {first: refusal("LOADING Redis is loading the dataset in memory"), again: true},
 		"still no reply": {first: io.EOF, again: true},
 	} {
@@ -202,6 +206,36 @@ func TestVirtualSettlementEndsWithARefusal(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A request holds two slots. Redis refuses to end one for good, and does not answer about the other, which is ended later.
+func TestVirtualSettlementOfTwoSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		never := &keptFrom{rule: ":broken", fails: func() error {
+			return refusal("WRONGTYPE Operation against a key holding the wrong kind of value")
+		}}
+		away := &keptFrom{rule: ":room"}
+		rdb.AddHook(never)
+		rdb.AddHook(away)
+		m := newLimit(t, httplimit.Config{Logger: zap.NewNop()},
+			httplimit.Rule{Limiter: limiter(t, rdb, "broken", "concurrent 2 lease 1h", throttle.Config{}), Key: httplimit.Same("all")},
+			httplimit.Rule{Limiter: limiter(t, rdb, "room", "concurrent 1 lease 1h", throttle.Config{}), Key: httplimit.Same("all")})
+		h := m.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			never.on.Store(true)
+			away.on.Store(true)
+		}))
+		if w := get(t.Context(), h, "/"); w.Code != http.StatusOK {
+			t.Fatalf("the first request got %d", w.Code)
+		}
+		never.on.Store(false)
+		away.on.Store(false)
+		time.Sleep(3 * time.Second)
+		if w := get(t.Context(), m.Handler(ok), "/"); w.Code != http.StatusOK {
+			t.Errorf("the next request got %d, want the slot of the first", w.Code)
+		}
+	})
 }
 
 // Nothing is left running when the user has closed the client.

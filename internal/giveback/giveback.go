@@ -1,0 +1,224 @@
+// Package giveback repeats calls that give back what Redis still counts, because it did not take it back at once: the permits of
+// a grant that was not used, or the slots of a job that is done.
+package giveback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/headwayq/headway/throttle"
+)
+
+const (
+	// Most bounds the calls of a Queue, with those that are being tried. When one finds no room, a permit stays charged that
+	// was not used, or a slot stays taken until its lease ends. No limit is exceeded by that.
+	Most = 4096
+	// together is how many calls are tried without a pause.
+	together = 64
+	// The pause doubles while Redis takes nothing back.
+	pauseLeast = 20 * time.Millisecond
+	pauseMost  = 500 * time.Millisecond
+	// logQuiet is the least time between two lines about the same trouble.
+	logQuiet = 5 * time.Second
+)
+
+// errPanicked is the error of a call in which a hook of the client panicked.
+var errPanicked = errors.New("giveback: a hook of the client panicked")
+
+// Func gives something back. To call it twice does no harm. The Promotions are the jobs that may come earlier.
+type Func func(context.Context) ([]throttle.Promotion, error)
+
+// Queue repeats calls in the background, until Redis has done what they ask for, or refuses it for good. Calls of other servers have
+// another lane: a server of a Cluster that is silent holds up only its own. A Queue has goroutines only while
+// something is left, so it need not be closed. It is safe for concurrent use.
+type Queue struct {
+	log      *zap.Logger
+	within   time.Duration
+	promoted func(...throttle.Promotion)
+
+	begin func(*lane) // lets a goroutine try the calls of a lane
+	stop  context.CancelFunc
+	wg    sync.WaitGroup // the lanes
+
+	mu     sync.Mutex
+	lanes  map[string]*lane // by servers
+	left   int              // calls of all lanes
+	closed time.Time        // until when lanes try what is left; zero before Close
+	full   time.Time        // when the log said so last
+	final  time.Time        // the same of a call that is refused for good
+}
+
+// lane has the calls of the same servers. A goroutine tries the first one.
+type lane struct {
+	servers string
+	calls   []call
+}
+
+type call struct {
+	do    Func
+	until time.Time // then Redis counts nothing of it any more
+}
+
+// New makes a queue. A call may take as long as within. promoted hears which jobs may come earlier; nil for nobody.
+func New(log *zap.Logger, within time.Duration, promoted func(...throttle.Promotion)) *Queue {
+	q := &Queue{log: log, within: within, promoted: promoted, lanes: make(map[string]*lane)}
+	ctx, stop := context.WithCancel(context.Background())
+	q.begin, q.stop = func(l *lane) { q.wg.Go(func() { q.run(ctx, l) }) }, stop
+	return q
+}
+
+// Add lets a call be repeated that gives back what a request was granted by a policy. counts is for how long that counts. Add
+// never blocks. After Close it does nothing.
+func (q *Queue) Add(p *throttle.Policy, r throttle.Request, counts time.Duration, do Func) {
+	q.add(throttle.ForWorkers.Servers(p, r), call{do, time.Now().Add(counts)})
+}
+
+func (q *Queue) add(servers string, c call) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed.IsZero() {
+		return
+	}
+	if q.left >= Most {
+		q.logFewLocked(&q.full, "too much waits to be given back: a slot stays taken until its lease ends, or permits stay charged")
+		return
+	}
+	q.left++
+	l := q.lanes[servers]
+	if l == nil {
+		l = &lane{servers: servers}
+		q.lanes[servers] = l
+		q.begin(l)
+	}
+	l.calls = append(l.calls, c)
+}
+
+// Close ends the repetition. What is left is tried once more, for d at most.
+func (q *Queue) Close(d time.Duration) {
+	q.mu.Lock()
+	if q.closed.IsZero() {
+		q.closed = time.Now().Add(d)
+	}
+	q.mu.Unlock()
+	q.stop()
+	q.wg.Wait()
+}
+
+// run tries the calls of a lane in turn, until none is left, or ctx ends. Then it tries them once more.
+func (q *Queue) run(ctx context.Context, l *lane) {
+	for pause := pauseLeast; wait(ctx, pause); {
+		n := min(q.size(l), together)
+		left, empty := q.round(ctx, l, n)
+		switch {
+		case empty:
+			return
+		case left == 0:
+			pause = 0
+		case left < n:
+			pause = pauseLeast
+		default:
+			pause = min(max(2*pause, pauseLeast), pauseMost)
+		}
+	}
+	q.mu.Lock()
+	until := q.closed
+	q.mu.Unlock()
+	last, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
+	defer cancel()
+	q.round(last, l, q.size(l))
+}
+
+// wait says whether ctx has not ended after a pause.
+func wait(ctx context.Context, pause time.Duration) bool {
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return ctx.Err() == nil
+	}
+}
+
+func (q *Queue) size(l *lane) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(l.calls)
+}
+
+// round tries n calls of a lane, and says how many of them are left. It ends with the first that Redis does not answer: Redis would
+// hardly answer the next one. Each that is left goes behind all others of the lane: it may be the only one that fails.
+func (q *Queue) round(ctx context.Context, l *lane, n int) (left int, empty bool) {
+	for i := range n {
+		q.mu.Lock()
+		first := l.calls[0]
+		q.mu.Unlock()
+		err := q.try(ctx, first)
+		again := throttle.ForWorkers.MayPass(err)
+		if again {
+			left++
+		}
+		if empty = q.next(l, err, again); empty {
+			return left, true
+		}
+		if again && errors.Is(err, throttle.ErrUnavailable) && !throttle.ForWorkers.Answered(err) {
+			return left + n - 1 - i, false
+		}
+	}
+	return left, false
+}
+
+// next moves on from the first call of a lane, which ended with err. The lane ends with its last call.
+func (q *Queue) next(l *lane, err error, again bool) (empty bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	first := l.calls[0]
+	l.calls[0] = call{} // the array outlives it
+	l.calls = l.calls[1:]
+	if again {
+		l.calls = append(l.calls, first)
+		return false
+	}
+	q.left--
+	if err != nil {
+		q.logFewLocked(&q.final, "Redis refuses to take something back: a slot stays taken until its lease ends, or permits stay charged", zap.Error(err))
+	}
+	if len(l.calls) > 0 {
+		return false
+	}
+	delete(q.lanes, l.servers)
+	return true
+}
+
+// try makes a call, unless it has no effect any more. A hook of the client that panics ends no process: in a handler it
+// would not either.
+func (q *Queue) try(ctx context.Context, c call) (err error) {
+	if time.Now().After(c.until) {
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w with a %T", errPanicked, p) // its value may hold a key
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, q.within)
+	defer cancel()
+	promoted, err := c.do(ctx)
+	if q.promoted != nil {
+		q.promoted(promoted...)
+	}
+	return err
+}
+
+// logFewLocked logs a trouble at most every [logQuiet].
+func (q *Queue) logFewLocked(last *time.Time, line string, fields ...zap.Field) {
+	if now := time.Now(); last.IsZero() || now.Sub(*last) >= logQuiet {
+		*last = now
+		q.log.Warn(line, fields...)
+	}
+}
