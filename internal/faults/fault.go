@@ -110,7 +110,8 @@ func All() []Fault {
 			Long: 13 * time.Minute, start: watched(), every: 5 * time.Second, strike: failover(true),
 		},
 		{
-			Name: "sentinel-clock", About: "as sentinel-paused, in turns to a master whose clock is 1 to 4 s ahead or behind, and to one whose clock is right", MovesClock: true,
+			Name: "sentinel-clock", MovesClock: true,
+			About: "as sentinel-paused, in turns to a master whose clock is 1 to 4 s ahead or behind, and to one whose clock is right",
 			Long: 8 * time.Minute, start: clocked(watched()), every: 5 * time.Second, strike: failoverToAnotherClock,
 		},
 		{
