@@ -39,7 +39,8 @@ func loadOf(s Spec) load {
 	return load{
 		policies: soakPolicies, otherPolicies: otherSoakPolicies,
 		types:     []string{e2e.TaskType, "mail:send", "push:send", plainType},
-		perSecond: 0.35 * rate, batch: 13 * s.Rate, again: true, // 20 s of what the client's messages leave free
+		perSecond: 0.35 * rate,
+		batch:     int(0.65 * rate * min(s.For, 20*time.Second).Seconds()), again: true, // as many as the client's messages leave room for
 		faults: e2e.Faults{TooMany: percent, After: 2 * time.Second, Unavailable: percent, Seed: s.Seed},
 	}
 }
