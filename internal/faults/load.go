@@ -98,7 +98,7 @@ rules:
   pace:     {limit: leaky %d/1s, key: =all}
   provider: {limit: %d/1s, key: =all}
   slots:    {limit: concurrent %d lease 20s, key: =all}
-`, phone, max(1, rate/tenants), max(1, rate*5/4), max(1, rate/20), max(2, rate/10), max(1, rate/5), provider, max(8, rate/4))
+`, phone, max(1, rate/tenants), max(1, rate*5/4), max(1, rate/20), max(2, rate/10), max(1, rate/5), provider, max(8, rate/2))
 }
 
 func soakPolicies(phone string, rate int) string {
