@@ -71,7 +71,7 @@ soak: ## run all tests at their full length with -race, the random ones ten time
 	HEADWAY_TEST_WITHOUT_FUNCTIONS=1 go test $(GOTEST) ./throttle/... ./queue/... ./worker
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=20000x
 
-faults: ## lead worker processes through each fault until it has happened often enough, three at a time, and write the table of docs/reliability.md (two hours on two cores)
+faults: ## lead worker processes through each fault until it has happened often enough, three at a time, and write the table of docs/reliability.md (two and a half hours on two cores)
 	go run ./cmd/headway prove $$(go run ./cmd/headway prove faults | cut -d ' ' -f 1) -long -together 3 -table docs/reliability.md
 
 mutants: ## break each formula of the scripts, one at a time, and list what the comparison with the twin in Go does not find (hours)

@@ -39,6 +39,7 @@ const GatewayBodyMax = 64 << 10
 // message in memory, none with a phone number. It is safe for concurrent use.
 type Gateway struct {
 	policy   Policy
+	others   map[string]Policy // of [Gateway.Also], by the path of the request
 	secret   []byte
 	now      func() time.Time
 	srv      *http.Server
@@ -64,7 +65,7 @@ type Gateway struct {
 // PhoneKey.
 func NewGateway(p Policy, faults Faults, secret []byte) *Gateway {
 	g := &Gateway{
-		policy: p, secret: secret, now: time.Now, check: newArrivalCheck(p),
+		policy: p, others: map[string]Policy{}, secret: secret, now: time.Now, check: newArrivalCheck(p),
 		faults: newFaultMaker(faults), closing: make(chan struct{}),
 		closed: map[string]time.Duration{}, answered: map[string]int{},
 	}
@@ -91,6 +92,13 @@ func (g *Gateway) start(ctx context.Context) error {
 	g.srv = &http.Server{Handler: g, ReadHeaderTimeout: 10 * time.Second}
 	g.wg.Go(func() { _ = g.srv.Serve(l) }) // ends with ErrServerClosed; nobody else can close l
 	return nil
+}
+
+// Also lets the gateway take messages of another task type, at its URL and the type behind
+// it. It is called before the first message. Rules of one name are one rule.
+func (g *Gateway) Also(p Policy) {
+	g.others["/"+p.Type] = p
+	g.check.judge(p)
 }
 
 // URL returns where to POST to, or "" if the gateway was not started.
@@ -220,7 +228,11 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, GrantedHeader+" is not a number of microseconds", http.StatusBadRequest)
 		return
 	}
-	charges, err := g.policy.ChargesOf(body, g.secret)
+	policy, other := g.others[r.URL.Path]
+	if !other {
+		policy = g.policy
+	}
+	charges, err := policy.ChargesOf(body, g.secret)
 	if err != nil {
 		http.Error(w, "the policy cannot charge it", http.StatusBadRequest)
 		return
@@ -360,12 +372,17 @@ type arrivalCheck struct {
 
 func newArrivalCheck(p Policy) *arrivalCheck {
 	c := &arrivalCheck{recent: map[account]*judge.Arrivals{}, phones: map[string]int64{}, ids: map[string]struct{}{}}
+	c.judge(p)
+	return c
+}
+
+// judge adds the rules of a policy that it does not judge yet.
+func (c *arrivalCheck) judge(p Policy) {
 	for _, r := range p.Rules {
-		if AtGateway(r) {
+		if AtGateway(r) && !slices.ContainsFunc(c.rules, func(known queue.Rule) bool { return known.Name == r.Name }) {
 			c.rules = append(c.rules, r)
 		}
 	}
-	return c
 }
 
 // AtGateway says whether the gateway's clock judges a rule.
@@ -410,6 +427,27 @@ func (c *arrivalCheck) breaks(r queue.Rule, a Arrival) bool {
 		c.recent[of] = &judge.Arrivals{N: r.Limit.Permits(), Window: r.Limit.Window()}
 	}
 	return c.recent[of].Add(a.GrantedUs, a.ArrivedUs, charge.Cost)
+}
+
+// OverSlots counts the messages of a log that came to a key while all slots of its concurrent
+// rule were taken by messages that were at work. A message is at work for a part of its lease:
+// from its arrival until it was answered, or its sender was gone. So a lease that was granted
+// too early may be missed, but none is found that was not.
+func OverSlots(log []Arrival, r queue.Rule) int {
+	over := 0
+	ends := map[string][]int64{} // of those at work, by key
+	for _, a := range log {
+		c, ok := ChargeOf(a.Charges, r.Name, a.Key)
+		if !ok || a.LeftUs == 0 {
+			continue
+		}
+		atWork := slices.DeleteFunc(ends[c.Key], func(end int64) bool { return end <= a.ArrivedUs })
+		if len(atWork) >= r.Limit.Permits() {
+			over++
+		}
+		ends[c.Key] = append(atWork, a.LeftUs)
+	}
+	return over
 }
 
 // ReplayArrivals judges a gateway's log anew, or the logs of several merged. What

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -273,4 +274,60 @@ func TestGatewayKeepsWaiting(t *testing.T) {
 			t.Errorf("%d answered, %q of them again, want message 1 twice", g.Answered(), again)
 		}
 	})
+}
+
+// Messages of several task types are judged by their own policies, and rules of one name together.
+func TestGatewayOfSeveralTypes(t *testing.T) {
+	t.Parallel()
+	phone := queue.Rule{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")}
+	text := queue.Rule{Name: "text", Limit: throttle.Sliding(2, time.Minute), Key: queue.MustJSONKey("$.text")}
+	policy := func(kind string, rules ...queue.Rule) Policy {
+		return Policy{Policy: queue.Policy{Type: kind, Rules: rules}, PerRule: true}
+	}
+	now := time.UnixMicro(1_000_000_000)
+	g := NewGateway(policy(TaskType, phone), Faults{}, []byte("secret"))
+	g.Also(policy("mail:send", phone, text))
+	g.Also(policy("plain"))
+	g.now = func() time.Time { return now }
+	for _, step := range []struct {
+		path, phone string
+		want        map[string]int
+	}{
+		{"/", "+12025550101", nil},
+		{"/plain", "+12025550101", nil},
+		{"/mail:send", "+12025550101", map[string]int{"phone": 1}},
+		{"/mail:send", "+12025550102", map[string]int{"phone": 1}},
+		{"/mail:send", "+12025550103", map[string]int{"phone": 1, "text": 1}},
+		{"/", "+12025550104", map[string]int{"phone": 1, "text": 1}},
+	} {
+		now = now.Add(time.Second)
+		body := fmt.Sprintf(`{"id":"1","to":%q,"text":"hi"}`, step.phone)
+		g.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, step.path, strings.NewReader(body)))
+		if diff := cmp.Diff(step.want, g.Stats().BrokenBy); diff != "" {
+			t.Errorf("after %s to %s the rules are broken (-want +got):\n%s", step.path, step.phone, diff)
+		}
+	}
+}
+
+// A message is over the slots of its key when as many as there are slots are at work on it.
+func TestOverSlots(t *testing.T) {
+	t.Parallel()
+	rule := queue.Rule{Name: "slots", Limit: throttle.Concurrent(2, time.Minute)}
+	arrival := func(key string, arrived, left int64) Arrival {
+		return Arrival{ArrivedUs: arrived, LeftUs: left, Charges: []Charge{{Rule: "slots", Key: key, Cost: 1}}}
+	}
+	for _, tt := range []struct {
+		name string
+		log  []Arrival
+		want int
+	}{
+		{"two at once", []Arrival{arrival("a", 1, 9), arrival("a", 2, 5), arrival("b", 3, 4), arrival("a", 5, 9), arrival("a", 9, 10)}, 0},
+		{"three at once", []Arrival{arrival("a", 1, 9), arrival("a", 2, 6), arrival("a", 5, 7), arrival("a", 7, 8)}, 1},
+		{"not charged", []Arrival{arrival("a", 1, 9), arrival("a", 2, 9), {ArrivedUs: 3, LeftUs: 4, Charges: []Charge{{Rule: "other", Key: "a", Cost: 1}}}}, 0},
+		{"not known when it ended", []Arrival{arrival("a", 1, 0), arrival("a", 2, 9), arrival("a", 3, 9)}, 0},
+	} {
+		if got := OverSlots(tt.log, rule); got != tt.want {
+			t.Errorf("%s: OverSlots = %d, want %d", tt.name, got, tt.want)
+		}
+	}
 }

@@ -26,6 +26,7 @@ type process struct {
 	number int
 
 	anotherRelease bool
+	spared         bool // from strikes
 
 	killed  time.Time      // zero for not
 	stopped bool           // cleanly
@@ -33,24 +34,33 @@ type process struct {
 }
 
 // start starts one more process, and waits until it works.
-func (c *crew) start() error {
-	p := &process{number: len(c.processes) + 1, anotherRelease: c.spec.AnotherRelease}
+func (c *crew) start() error { return c.add(&process{anotherRelease: c.spec.AnotherRelease}, c.spec) }
+
+// startSpared starts a process that no strike will touch, and that notes what it needs in a file.
+func (c *crew) startSpared(vitals string, every time.Duration) error {
 	spec := c.spec
+	spec.Vitals, spec.VitalsEvery = vitals, every
+	return c.add(&process{spared: true}, spec)
+}
+
+func (c *crew) add(p *process, spec workerSpec) error {
+	p.number = len(c.processes) + 1
 	spec.Process = p.number
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return err
 	}
-	if p.Process, err = childprocess.Start(workerEnv, string(text), filepath.Join(c.dir, fmt.Sprintf("worker-%d.log", p.number))); err != nil {
+	p.Process, err = childprocess.Start(workerEnv, string(text), filepath.Join(c.dir, fmt.Sprintf("worker-%d.log", p.number)))
+	if err != nil {
 		return fmt.Errorf("worker process %d: %w", p.number, err)
 	}
 	c.processes = append(c.processes, p)
 	return nil
 }
 
-// running returns the processes that run.
+// running returns the processes that run and may be struck.
 func (c *crew) running() []*process {
-	return slices.DeleteFunc(slices.Clone(c.processes), func(p *process) bool { return p.Over() })
+	return slices.DeleteFunc(slices.Clone(c.processes), func(p *process) bool { return p.spared || p.Over() })
 }
 
 // pick returns a process that runs.

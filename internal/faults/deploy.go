@@ -38,7 +38,7 @@ func strikeDeploy(ctx context.Context, r *run) (string, error) {
 func lowerLimit(ctx context.Context, r *run, meanwhile func() error) error {
 	rdb := r.system.address.client()
 	defer rdb.Close()
-	phone := r.policy.Rules[0]
+	phone := r.judged[0].Rules[0]
 	l, err := throttle.New(rdb, phone.Name, phone.Limit, throttle.Config{})
 	if err != nil {
 		return err

@@ -10,4 +10,7 @@
 //
 // Two judges look at each limit, and neither knows how it is kept: package judge by the
 // instants at which Redis granted, and the gateway by its own clock.
+//
+// One fault, the soak, is the strikes of several others under a mixed load (load.go). One of its
+// processes is never struck. It must not grow, and no keys may be left in Redis (leaks.go).
 package faults

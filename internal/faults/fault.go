@@ -27,6 +27,10 @@ type Fault struct {
 	// MovesClock says that the clock of Redis jumps. Limits go by it, so the gateway's clock is no judge of them.
 	MovesClock bool
 
+	// Soak says that the load is a mixed one, and that one more process is never struck: it must not
+	// need more and more, and nothing may be left in Redis that should be gone.
+	Soak bool
+
 	// Long is how long a run takes until the fault has happened as often as docs/reliability.md wants.
 	Long time.Duration
 
@@ -36,6 +40,8 @@ type Fault struct {
 	every     time.Duration   // from the end of a strike to the next one, on average
 	// strike does the fault once, and returns what it did when it is over. Nil does nothing.
 	strike func(ctx context.Context, r *run) (what string, err error)
+	// mixes are the names of faults whose strikes, one of them each time, are those of this one.
+	mixes []string
 }
 
 const deployAbout = "worker processes are replaced one by one by those of another release, now and then with another policy, while limits change"
@@ -43,6 +49,7 @@ const deployAbout = "worker processes are replaced one by one by those of anothe
 // All returns the faults, in the order of the documentation.
 func All() []Fault {
 	always := []redisserver.Option{redisserver.AOF()}
+	alwaysAndDebug := []redisserver.Option{redisserver.AOF(), redisserver.Arg("enable-debug-command", "yes")}
 	everySecond := []redisserver.Option{redisserver.AOF(), redisserver.Arg("appendfsync", "everysec")}
 	return []Fault{
 		{Name: "none", About: "nothing happens: what to compare the others on one server with", Long: time.Minute, start: alone("one server")},
@@ -72,7 +79,7 @@ func All() []Fault {
 		},
 		{
 			Name: "network", About: "latency and jitter, connections cut, replies lost, silence of 4 s",
-			Long: 4 * time.Minute, start: behindProxy, every: 2 * time.Second, strike: strikeNetwork,
+			Long: 4 * time.Minute, start: behindProxy("one server behind a proxy"), every: 2 * time.Second, strike: strikeNetwork,
 		},
 		{
 			Name: "silence", About: "Redis takes calls, and answers none for a minute",
@@ -81,12 +88,18 @@ func All() []Fault {
 		{
 			Name:  "server",
 			About: "full memory, CLIENT PAUSE, CLIENT KILL, SCRIPT FLUSH, FUNCTION FLUSH, a command that takes half a second, BGSAVE, a rewritten AOF",
-			Long:  4 * time.Minute, start: alone("one server, AOF always", append(always, redisserver.Arg("enable-debug-command", "yes"))...),
+			Long:  4 * time.Minute, start: alone("one server, AOF always", alwaysAndDebug...),
 			every: 2 * time.Second, strike: strikeServer,
 		},
 		{
 			Name: "clock", About: "the clock of Redis jumps by 1 to 4 s, forward or back, and some seconds later to where it was", MovesClock: true,
 			Long: 4 * time.Minute, start: clocked(alone("one server whose clock jumps")), every: 4 * time.Second, strike: jumpClock,
+		},
+		{
+			Name: "soak", Soak: true,
+			About: "what workers, deploy, restart-always, network and server do, in turns under a mixed load, and nothing may leak",
+			Long:  time.Hour, start: behindProxy("one server behind a proxy, AOF always", alwaysAndDebug...),
+			every: 4 * time.Second, mixes: []string{"workers", "deploy", "restart-always", "network", "server"},
 		},
 		{
 			Name: "sentinel-kill", About: "the master is killed, and Sentinel makes a replica the master", Forgets: true,
@@ -112,7 +125,7 @@ func All() []Fault {
 		{
 			Name: "sentinel-clock", MovesClock: true,
 			About: "as sentinel-paused, in turns to a master whose clock is 1 to 4 s ahead or behind, and to one whose clock is right",
-			Long: 8 * time.Minute, start: clocked(watched()), every: 5 * time.Second, strike: failoverToAnotherClock,
+			Long:  8 * time.Minute, start: clocked(watched()), every: 5 * time.Second, strike: failoverToAnotherClock,
 		},
 		{
 			Name: "sentinel-held", About: "SENTINEL FAILOVER, with HoldAfterFailover", Forgets: true, KeepsLimits: true,
@@ -160,6 +173,19 @@ func Find(name string) (Fault, bool) {
 		return Fault{}, false
 	}
 	return all[i], true
+}
+
+// kinds are the faults that strike in a run of this one.
+func (f Fault) kinds() []Fault {
+	var kinds []Fault
+	for _, name := range f.mixes {
+		mixed, _ := Find(name)
+		kinds = append(kinds, mixed)
+	}
+	if f.strike != nil {
+		kinds = append(kinds, f)
+	}
+	return kinds
 }
 
 func strikeWorkers(_ context.Context, r *run) (string, error) {

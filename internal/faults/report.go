@@ -18,6 +18,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/internal/e2e"
+	"github.com/headwayq/headway/queue"
 )
 
 // Report is what came of a run.
@@ -59,11 +60,16 @@ type Report struct {
 	AtGateway   int            `json:"at_gateway"`
 	Unused      int            `json:"unused"` // grants of which nothing came to the gateway
 
+	Postponed int `json:"postponed,omitempty"` // by the gateway of a soak, with a Retry-After
+	Failures  int `json:"failures,omitempty"`  // that it answered with 503
+
 	Used    float64         `json:"used"`      // what was sent during the load, of what the provider's limit lets through
 	Stall   time.Duration   `json:"stall_ns"`  // longest time without a message at the gateway, during the load
 	Stalls  []time.Duration `json:"stalls_ns"` // the same for each strike, until five seconds after it; sorted
 	LateP50 time.Duration   `json:"late_p50_ns"`
 	LateP99 time.Duration   `json:"late_p99_ns"` // of a grant, after the instant that was promised
+
+	Leaks *Leaks `json:"leaks,omitempty"` // of a soak
 }
 
 // Failed says what must not be, by the guarantees: nothing is lost, sent twice without a cause,
@@ -92,6 +98,11 @@ func (r Report) Failed() error {
 		bad(r.broken(), "over a limit")
 		if !r.Moves {
 			bad(r.AtGateway, "over a limit by the gateway's clock")
+		}
+	}
+	if r.Leaks != nil {
+		for _, leak := range r.Leaks.found() {
+			errs = append(errs, fmt.Errorf("%s: %s", r.Fault, leak))
 		}
 	}
 	return errors.Join(errs...)
@@ -131,7 +142,8 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 		Strikes: map[string]int{}, Breaches: map[string]int{}, Releases: r.releases(), Looks: r.seen.looks, BothKeys: len(r.seen.both),
 	}
 	var limits []string
-	for _, rule := range r.policy.Rules {
+	rules := r.rules()
+	for _, rule := range rules {
 		limits = append(limits, fmt.Sprintf("%s %s", rule.Name, e2e.RuleText(rule)))
 	}
 	rep.Limits = strings.Join(limits, ", ")
@@ -143,13 +155,22 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 		return Report{}, err
 	}
 	arrivals := r.gateway.Arrivals()
-	for _, rule := range r.policy.Rules {
+	for _, rule := range rules {
+		if !e2e.Judged(rule) {
+			rep.AtGateway += e2e.OverSlots(arrivals, rule)
+			continue
+		}
 		if n := e2e.Breaches(grants, rule); n > 0 {
 			rep.Breaches[rule.Name] = n
 			rep.Apart += e2e.Breaches(r.apart(grants, rule.Limit.Window()), rule)
 		}
 	}
-	rep.AtGateway, rep.Early = r.gateway.Stats().Breaches, r.gateway.Stats().Early
+	stats := r.gateway.Stats()
+	rep.AtGateway += stats.Breaches
+	rep.Early = stats.Early
+	if stats.Faults != nil {
+		rep.Postponed, rep.Failures = stats.Faults.TooMany, stats.Faults.Unavailable
+	}
 	rep.Unused = unused(grants, arrivals)
 	left, err := r.left()
 	if err != nil {
@@ -159,7 +180,21 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 	r.messages(&rep, arrivals, left.ids)
 	r.pace(&rep, arrivals)
 	rep.LateP50, rep.LateP99 = lateness(grants)
+	rep.Leaks = r.leaks
 	return rep, nil
+}
+
+// rules are those of all policies by which the run is judged, each once.
+func (r *run) rules() []queue.Rule {
+	var rules []queue.Rule
+	for _, p := range r.judged {
+		for _, rule := range p.Rules {
+			if !slices.ContainsFunc(rules, func(known queue.Rule) bool { return known.Name == rule.Name }) {
+				rules = append(rules, rule)
+			}
+		}
+	}
+	return rules
 }
 
 // apart are the grants that no strike was near, by a window: what Redis forgot does not concern them.
@@ -266,7 +301,7 @@ func (r *run) acceptTicks() {
 func (r *run) explained(before e2e.Arrival) bool {
 	at := time.UnixMicro(before.ArrivedUs)
 	return r.crew.struck(before.Sender, at) || slices.ContainsFunc(r.strikes, func(s Strike) bool {
-		atRedis := !r.spec.Fault.atWorkers && !slices.Contains(losesNoReply, s.What)
+		atRedis := !s.AtWorkers && !slices.Contains(losesNoReply, s.What)
 		return atRedis && s.From.Before(at.Add(notesWithin)) && s.To.After(at.Add(-time.Second))
 	})
 }
@@ -279,9 +314,13 @@ func (r *run) pace(rep *Report, arrivals []e2e.Arrival) {
 	end := r.began.Add(r.spec.For)
 	stalls := make([]time.Duration, len(r.strikes))
 	var instants []time.Time
+	limited := 0 // by the provider's limit
 	for _, a := range arrivals {
 		if at := time.UnixMicro(a.ArrivedUs); at.Before(end) {
 			instants = append(instants, at)
+			if !strings.HasPrefix(a.ID, plainPrefix) {
+				limited++
+			}
 		}
 	}
 	last := r.began
@@ -296,7 +335,7 @@ func (r *run) pace(rep *Report, arrivals []e2e.Arrival) {
 		last = at
 	}
 	slices.Sort(stalls)
-	rep.Stalls, rep.Used = stalls, float64(len(instants))/(float64(r.spec.Rate)*r.spec.For.Seconds())
+	rep.Stalls, rep.Used = stalls, float64(limited)/(float64(r.spec.Rate)*r.spec.For.Seconds())
 }
 
 // unused counts the grants under which nothing came to the gateway.
@@ -357,9 +396,15 @@ func (r Report) Print(w io.Writer) error {
 	line("over a limit", "%s by the grants, %d of them with no strike near, %d by the gateway's clock", cmp.Or(counts(r.Breaches), "0"), r.Apart, r.AtGateway)
 	line("too early", "%d before their grants", r.Early)
 	line("grants unused", "%d", r.Unused)
+	if r.Postponed+r.Failures > 0 {
+		line("refused", "%d postponed by the gateway, %d failed there", r.Postponed, r.Failures)
+	}
 	line("limit used", "%.0f %%", 100*r.Used)
 	line("stall at a strike", "p50 %v, worst %v", r.stallAt(50), r.stallAt(100))
 	line("lateness", "p50 %v, p99 %v", r.LateP50.Round(time.Millisecond), r.LateP99.Round(time.Millisecond))
+	if r.Leaks != nil {
+		r.Leaks.print(line)
+	}
 	return t.Flush()
 }
 

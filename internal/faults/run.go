@@ -10,11 +10,10 @@ import (
 	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/e2e"
@@ -36,30 +35,9 @@ type Spec struct {
 	Log     func(format string, a ...any)
 
 	phone string // for tests: another limit per phone than the one by which it is judged
-}
 
-// The limits of a run: one per phone, and the provider's for all of them. So many phones get a
-// message every four seconds each, at random: some wait for their phone, all for the provider.
-const (
-	phoneLimit     = "1/2s"
-	phonesPerRate  = 4
-	policyTemplate = `
-rules:
-  phone:    {limit: %s, key: $.to}
-  provider: {limit: %d/1s, key: =all}
-policies:
-  sms:send: {rules: [phone, provider]}
-`
-	// Another policy for the same tasks, with one more rule and lower limits.
-	otherTemplate = `
-rules:
-  phone:    {limit: 1/3s, key: $.to}
-  tenant:   {limit: gcra 1000/1s burst 1000, key: =acme}
-  provider: {limit: %d/1s, key: =all}
-policies:
-  sms:send: {rules: [phone, tenant, provider]}
-`
-)
+	keysGoWithin time.Duration // for tests: how long a soak waits for keys
+}
 
 // run is a run under way.
 type run struct {
@@ -68,7 +46,8 @@ type run struct {
 	client                  *redis.ClusterClient // of a cluster; nil for others
 	crew                    *crew
 	gateway                 *e2e.Gateway
-	policy                  e2e.Policy     // by which it is judged
+	load                    load
+	judged                  []e2e.Policy   // by which it is judged
 	policies, otherPolicies string         // YAML that is deployed, and that may be deployed instead
 	deployed                int            // how many deploys there were; after an odd one the other release runs
 	seen                    sightings      // of releases that worked at the same time
@@ -76,8 +55,10 @@ type run struct {
 	began                   time.Time
 
 	strikes []Strike
-	forgot  bool // a strike did not go by the recipe, and Redis may have forgotten
-	unfed   int  // elements of the batch that nobody enqueued in time
+	forgot  bool     // a strike did not go by the recipe, and Redis may have forgotten
+	batches []string // their ids
+	unfed   int      // elements of batches that nobody enqueued in time
+	leaks   *Leaks   // of a soak
 
 	mu       sync.Mutex
 	accepted map[string]time.Time // by the id of a message that must be sent: when it was accepted; zero for not known
@@ -89,6 +70,8 @@ type Strike struct {
 	What string    `json:"what"`
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"` // when it was healed
+
+	AtWorkers bool `json:"at_workers,omitempty"` // it touched no reply of Redis
 }
 
 // ErrInterrupted says that a run was ended early, and so can't be judged.
@@ -125,16 +108,20 @@ func (r *run) start() error {
 	if system.cluster != nil {
 		r.client = redis.NewClusterClient(&redis.ClusterOptions{Addrs: system.address.Addrs})
 	}
-	if r.policy, err = readPolicy(fmt.Sprintf(policyTemplate, phoneLimit, r.spec.Rate)); err != nil {
+	r.load = loadOf(r.spec)
+	if r.judged, err = readPolicies(r.load.policies(phoneLimit, r.spec.Rate)); err != nil {
 		return err
 	}
-	r.policies = fmt.Sprintf(policyTemplate, cmp.Or(r.spec.phone, phoneLimit), r.spec.Rate)
-	r.otherPolicies = fmt.Sprintf(otherTemplate, max(1, r.spec.Rate*9/10))
+	r.policies = r.load.policies(cmp.Or(r.spec.phone, phoneLimit), r.spec.Rate)
+	r.otherPolicies = r.load.otherPolicies(r.spec.Rate)
 	r.allowForSlots()
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails since Go 1.24
-	if r.gateway, err = e2e.StartGateway(context.Background(), r.policy, e2e.Faults{}, secret); err != nil {
+	if r.gateway, err = e2e.StartGateway(context.Background(), r.judged[0], r.load.faults, secret); err != nil {
 		return err
+	}
+	for _, p := range append(r.judged[1:], plainPolicy()) {
+		r.gateway.Also(p)
 	}
 	r.gateway.SetTakes(gatewayTakes)
 	r.crew = &crew{dir: r.spec.Dir, spec: workerSpec{
@@ -142,6 +129,11 @@ func (r *run) start() error {
 		Grants: filepath.Join(r.spec.Dir, "grants.jsonl"), Phones: r.spec.Rate * phonesPerRate,
 		Hold: r.spec.Fault.limits.HoldAfterFailover, Replicas: r.spec.Fault.limits.Replicas,
 	}}
+	if r.spec.Fault.Soak {
+		if err := r.crew.startSpared(r.vitalsFile(), vitalsEvery(r.spec.For)); err != nil {
+			return err
+		}
+	}
 	for range r.spec.Workers {
 		if err := r.crew.start(); err != nil {
 			return err
@@ -159,9 +151,11 @@ func (r *run) allowForSlots() {
 	if r.client == nil {
 		return
 	}
-	for i, rule := range r.policy.Rules {
-		window := rule.Limit.Window()
-		r.policy.Rules[i].Limit = throttle.Sliding(rule.Limit.Permits(), window-window/10)
+	for _, p := range r.judged {
+		for i, rule := range p.Rules {
+			window := rule.Limit.Window()
+			p.Rules[i].Limit = throttle.Sliding(rule.Limit.Permits(), window-window/10)
+		}
 	}
 }
 
@@ -170,11 +164,11 @@ func (r *run) allowForSlots() {
 func (r *run) play(ctx context.Context) error {
 	rdb := r.system.address.client()
 	defer rdb.Close()
-	policy, err := readPolicy(r.crew.spec.Policies)
+	policies, err := queue.ReadPolicies("policies of the client", strings.NewReader(r.policies))
 	if err != nil {
 		return err
 	}
-	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{policy.Policy}})
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: policies})
 	if err != nil {
 		return err
 	}
@@ -186,92 +180,28 @@ func (r *run) play(ctx context.Context) error {
 	defer stop()
 	var wg sync.WaitGroup
 	wg.Go(func() { r.enqueue(load, client) })
+	var feeding error
+	wg.Go(func() { feeding = r.startMoreBatches(load, client) })
 	if err = r.strikeUntil(ctx, load); err != nil {
 		stop()
 	}
 	wg.Wait()
-	if err != nil {
+	if err = errors.Join(err, feeding); err != nil {
 		return err
 	}
 	r.spec.Log("%s after %v; what waits runs now", e2e.Count(len(r.strikes), "strike"), time.Since(r.began).Round(time.Second))
 	r.drain(ctx, rdb, client)
-	return errors.Join(r.crew.check(), r.crew.end())
-}
-
-const batchID = "load"
-
-// batchElements are a good third of all messages.
-func (r *run) batchElements() int {
-	return int(float64(r.spec.Rate) * r.spec.For.Seconds() * 0.4)
-}
-
-func (r *run) startBatch(ctx context.Context, client *queue.Client) error {
-	n := r.batchElements()
-	_, err := batch.NewControl(client).Start(ctx, batch.Spec{
-		ID: batchID, Type: e2e.TaskType, Source: source, Args: strconv.Itoa(n), Total: int64(n), Window: max(1, r.spec.Rate),
-	})
-	for i := range n {
-		r.accepted[batchPrefix+strconv.Itoa(i)] = time.Time{}
+	if err := errors.Join(r.crew.check(), r.crew.end()); err != nil || !r.spec.Fault.Soak {
+		return err
 	}
+	r.leaks, err = r.findLeaks(ctx, rdb)
 	return err
-}
-
-// enqueue enqueues a little less than the provider takes: with the batch and the schedule it is
-// a little more, so that something always waits. What fails it tries again under the same id.
-func (r *run) enqueue(ctx context.Context, client *queue.Client) {
-	random := mathrand.New(mathrand.NewPCG(r.spec.Seed, 2))
-	every := time.Second * 10 / time.Duration(7*r.spec.Rate)
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	calls := make(chan e2e.Message, 100*r.spec.Rate)
-	defer close(calls)
-	for range 20 {
-		wg.Go(func() {
-			for m := range calls {
-				r.accept(ctx, client, m)
-			}
-		})
-	}
-	for i := 0; ; i++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		select {
-		case calls <- newMessage(clientPrefix+strconv.Itoa(i), random.IntN(r.crew.spec.Phones)):
-		default: // Redis was away for so long that nobody would have waited
-		}
-	}
-}
-
-// accept enqueues a message until that is answered, or the load ends.
-func (r *run) accept(ctx context.Context, client *queue.Client, m e2e.Message) {
-	payload, err := m.Encode()
-	if err != nil {
-		panic(err) // it is ours
-	}
-	for ctx.Err() == nil {
-		call, stop := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		_, err := client.Enqueue(call, queue.NewTask(e2e.TaskType, payload), asynq.TaskID(m.ID), asynq.Retention(time.Hour))
-		stop()
-		r.mu.Lock()
-		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) { // it was accepted, and the answer lost
-			r.accepted[m.ID] = time.Now()
-			r.mu.Unlock()
-			return
-		}
-		r.refused++
-		r.mu.Unlock()
-		time.Sleep(50 * time.Millisecond)
-	}
 }
 
 // strikeUntil strikes at random until the load ends.
 func (r *run) strikeUntil(ctx, load context.Context) error {
-	if r.spec.Fault.strike == nil {
+	kinds := r.spec.Fault.kinds()
+	if len(kinds) == 0 {
 		<-load.Done()
 		return nil
 	}
@@ -282,9 +212,13 @@ func (r *run) strikeUntil(ctx, load context.Context) error {
 			return nil
 		case <-time.After(pause):
 		}
-		s := Strike{From: time.Now()}
+		kind := kinds[0]
+		if len(kinds) > 1 {
+			kind = kinds[r.random.IntN(len(kinds))]
+		}
+		s := Strike{From: time.Now(), AtWorkers: kind.atWorkers}
 		var err error
-		if s.What, err = r.spec.Fault.strike(ctx, r); err == nil {
+		if s.What, err = kind.strike(ctx, r); err == nil {
 			err = r.crew.check()
 		}
 		if err != nil {
@@ -296,21 +230,25 @@ func (r *run) strikeUntil(ctx, load context.Context) error {
 	}
 }
 
-// drain waits until the batch is at its end and nothing is left in the queue.
+// drain waits until all batches are at their end and nothing is left in the queue.
 func (r *run) drain(ctx context.Context, rdb redis.UniversalClient, client *queue.Client) {
 	ctx, stop := context.WithTimeout(ctx, r.spec.Drain)
 	defer stop()
 	control := batch.NewControl(client)
-	for ctx.Err() == nil {
-		p, err := control.Progress(ctx, queueName, batchID)
-		if errors.Is(err, batch.ErrNotFound) || err == nil && p.State == batch.Ended { // Redis may have forgotten it
-			r.unfed = 0
-			break
+	for _, id := range r.batches {
+		unfed := 0
+		for ctx.Err() == nil {
+			p, err := control.Progress(ctx, queueName, id)
+			if errors.Is(err, batch.ErrNotFound) || err == nil && p.State == batch.Ended { // Redis may have forgotten it
+				unfed = 0
+				break
+			}
+			if err == nil {
+				unfed = int(p.Total - p.Read)
+			}
+			time.Sleep(100 * time.Millisecond)
 		}
-		if err == nil {
-			r.unfed = int(p.Total - p.Read)
-		}
-		time.Sleep(100 * time.Millisecond)
+		r.unfed += unfed
 	}
 	b := e2e.NewBacklog(rdb, queueName, false)
 	b.Complete()

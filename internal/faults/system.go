@@ -126,17 +126,19 @@ func setReplicaAhead(ctx context.Context, p *redisserver.Process, d time.Duratio
 }
 
 // behindProxy is one server that is reached through a proxy.
-func behindProxy(dir string) (*system, error) {
-	s, err := alone("one server behind a proxy")(dir)
-	if err != nil {
-		return nil, err
+func behindProxy(about string, opts ...redisserver.Option) starter {
+	return func(dir string) (*system, error) {
+		s, err := alone(about, opts...)(dir)
+		if err != nil {
+			return nil, err
+		}
+		s.proxy, err = redisserver.ListenProxy(s.one.Addr(), func(format string, a ...any) { s.proxyFault.Store(fmt.Sprintf(format, a...)) })
+		if err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		s.address.Addrs = []string{s.proxy.Addr()}
+		return s, nil
 	}
-	s.proxy, err = redisserver.ListenProxy(s.one.Addr(), func(format string, a ...any) { s.proxyFault.Store(fmt.Sprintf(format, a...)) })
-	if err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	s.address.Addrs = []string{s.proxy.Addr()}
-	return s, nil
 }
 
 // watched is a master with two replicas and three sentinels.

@@ -51,6 +51,9 @@ type workerSpec struct {
 	Process  int     `json:"process"`  // its number
 
 	AnotherRelease bool `json:"another_release"` // it acts as a process of another release
+
+	Vitals      string        `json:"vitals,omitempty"` // the file to note in what the process needs
+	VitalsEvery time.Duration `json:"vitals_every,omitempty"`
 }
 
 // Worker runs a worker process if the environment asks for one, and says whether it did. A
@@ -69,9 +72,15 @@ func Worker() (code int, is bool) {
 
 // workerProcess is what the handlers of a worker process share.
 type workerProcess struct {
-	spec    workerSpec
+	spec     workerSpec
+	policies []queue.Policy
+	types    map[string]taskType
+	grants   *e2e.GrantWriter
+}
+
+// taskType is how a process sends the messages of a type.
+type taskType struct {
 	policy  e2e.Policy
-	grants  *e2e.GrantWriter
 	gateway *e2e.GatewayClient
 }
 
@@ -88,16 +97,12 @@ func work(text string) error {
 		luascripts.ActAsAnotherRelease()
 	}
 	var err error
-	if p.policy, err = readPolicy(p.spec.Policies); err != nil {
+	if err = p.readTypes(); err != nil {
 		return err
 	}
 	if p.grants, err = e2e.OpenGrants(p.spec.Grants); err != nil {
 		return err
 	}
-	if p.gateway, err = e2e.NewGatewayClient(p.spec.Gateway, 0); err != nil {
-		return err
-	}
-	p.gateway.Sender = p.spec.Process
 	rdb := p.spec.Redis.client()
 	defer rdb.Close()
 	log, err := zap.NewProduction()
@@ -109,7 +114,7 @@ func work(text string) error {
 			Concurrency:    10,
 			RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Second }, // what died comes back soon
 		},
-		Policies: []queue.Policy{p.policy.Policy}, WaitForRedis: true, Logger: log,
+		Policies: p.policies, WaitForRedis: true, Logger: log,
 		Throttle: throttle.Config{HoldAfterFailover: p.spec.Hold, Replicas: p.spec.Replicas},
 	})
 	if err != nil {
@@ -119,14 +124,40 @@ func work(text string) error {
 		return err
 	}
 	childprocess.Ready()
+	var vitals sync.WaitGroup
+	if p.spec.Vitals != "" {
+		vitals.Go(func() { p.noteVitals(ctx, rdb) })
+	}
 	err = p.feedAndTick(ctx, rdb, log)
 	pool.Shutdown()
+	vitals.Wait()
 	return err
+}
+
+// readTypes reads the policies, and adds the type without one.
+func (p *workerProcess) readTypes() error {
+	all, err := readPolicies(p.spec.Policies)
+	if err != nil {
+		return err
+	}
+	p.types = map[string]taskType{}
+	for _, policy := range append(all, plainPolicy()) {
+		gateway, err := e2e.NewGatewayClient(p.spec.Gateway+policy.Type, 0)
+		if err != nil {
+			return err
+		}
+		gateway.Sender = p.spec.Process
+		p.types[policy.Type] = taskType{policy, gateway}
+		if policy.Type != plainType {
+			p.policies = append(p.policies, policy.Policy)
+		}
+	}
+	return nil
 }
 
 // feedAndTick feeds the batch and ticks the schedule until ctx ends.
 func (p *workerProcess) feedAndTick(ctx context.Context, rdb redis.UniversalClient, log *zap.Logger) error {
-	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: []queue.Policy{p.policy.Policy}})
+	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: p.policies})
 	if err != nil {
 		return err
 	}
@@ -154,7 +185,7 @@ func (p *workerProcess) elements(b batch.Spec) iter.Seq[batch.Element] {
 		n, _ := strconv.Atoi(b.Args)
 		random := rand.New(rand.NewPCG(1, 2)) // each feeder yields the same
 		for i := range n {
-			m := newMessage(batchPrefix+strconv.Itoa(i), random.IntN(p.spec.Phones))
+			m := newMessage(elementID(b.ID, i), random.IntN(p.spec.Phones))
 			payload, err := m.Encode()
 			if err != nil || !yield(batch.Element{ID: m.ID, Payload: payload}) {
 				return
@@ -175,18 +206,26 @@ func (p *workerProcess) send(ctx context.Context, task *asynq.Task) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
 	}
+	t := p.types[task.Type()]
+	if task.Type() == plainType {
+		return t.gateway.Send(ctx, m, time.Now().UnixMicro())
+	}
 	d, ok := worker.GrantFrom(ctx)
 	if !ok {
 		return fmt.Errorf("no grant: %w", asynq.SkipRetry)
 	}
-	g, err := p.policy.GrantOf(m, task.Payload(), p.spec.Secret, d.Token.String(), d.Promised, d.At)
+	g, err := t.policy.GrantOf(m, task.Payload(), p.spec.Secret, d.Token.String(), d.Promised, d.At)
 	if err != nil {
 		return err
 	}
 	if err := p.grants.Write(g); err != nil { // before it is used: a process that dies has shown it
 		return err
 	}
-	return p.gateway.Send(ctx, m, g.GrantedUs)
+	err = t.gateway.Send(ctx, m, g.GrantedUs)
+	if later, ok := errors.AsType[*e2e.RetryLaterError](err); ok {
+		return worker.RetryAfter(err, later.After)
+	}
+	return err
 }
 
 // What the ids of messages begin with says where they come from.
@@ -194,17 +233,25 @@ const (
 	clientPrefix = "c"
 	batchPrefix  = "b"
 	tickPrefix   = "t"
+	plainPrefix  = "p" // of the client, without a policy
 )
 
+func elementID(batch string, n int) string { return batchPrefix + batch + "-" + strconv.Itoa(n) }
+
+// newMessage is a message to a phone. Its text names the tenant that sends it.
 func newMessage(id string, phone int) e2e.Message {
-	return e2e.Message{ID: id, To: fmt.Sprintf("+49151%07d", phone), Text: "hello"}
+	return e2e.Message{ID: id, To: fmt.Sprintf("+49151%07d", phone), Text: fmt.Sprintf("tenant-%d", phone%tenants)}
 }
 
-// readPolicy reads the policy of a run, whose grants say what each rule was charged.
-func readPolicy(text string) (e2e.Policy, error) {
+// readPolicies reads the policies of a run, whose grants say what each rule was charged.
+func readPolicies(text string) ([]e2e.Policy, error) {
 	all, err := queue.ReadPolicies("policies of the run", strings.NewReader(text))
 	if err != nil {
-		return e2e.Policy{}, err
+		return nil, err
 	}
-	return e2e.Policy{Policy: all[0], PerRule: true}, nil
+	var policies []e2e.Policy
+	for _, p := range all {
+		policies = append(policies, e2e.Policy{Policy: p, PerRule: true})
+	}
+	return policies, nil
 }

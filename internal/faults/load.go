@@ -1,0 +1,231 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/headwayq/headway/internal/e2e"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
+)
+
+// load is what a run enqueues, and under which limits.
+type load struct {
+	policies      func(phone string, rate int) string // YAML
+	otherPolicies func(rate int) string               // for the same types, with lower limits and one more rule
+	types         []string                            // of the client's messages, in turns
+	perSecond     float64                             // of the client's messages
+	batch         int                                 // elements of a batch
+	again         bool                                // one batch follows the other
+	faults        e2e.Faults                          // of the gateway
+}
+
+// loadOf is the load of a run. A little more comes than the provider takes, so that something always waits.
+func loadOf(s Spec) load {
+	rate := float64(s.Rate)
+	if !s.Fault.Soak {
+		return load{
+			policies: usualPolicies, otherPolicies: otherPolicies, types: []string{e2e.TaskType},
+			perSecond: 0.7 * rate, batch: int(0.4 * rate * s.For.Seconds()), // a good third of all messages
+		}
+	}
+	return load{
+		policies: soakPolicies, otherPolicies: otherSoakPolicies,
+		types:     []string{e2e.TaskType, "mail:send", "push:send", plainType},
+		perSecond: 0.35 * rate,
+		batch:     int(0.65 * rate * min(s.For, 20*time.Second).Seconds()), again: true, // as many as the client's messages leave room for
+		faults: e2e.Faults{TooMany: percent, After: 2 * time.Second, Unavailable: percent, Seed: s.Seed},
+	}
+}
+
+// percent is a share of the messages that the gateway gets.
+const percent e2e.Share = 10_000
+
+// So many phones get a message every four seconds each, at random: some wait for their phone, all for the provider.
+const (
+	phoneLimit    = "1/2s"
+	phonesPerRate = 4
+	tenants       = 5
+)
+
+func usualPolicies(phone string, rate int) string {
+	return fmt.Sprintf(`
+rules:
+  phone:    {limit: %s, key: $.to}
+  provider: {limit: %d/1s, key: =all}
+policies:
+  sms:send: {rules: [phone, provider]}
+`, phone, rate)
+}
+
+func otherPolicies(rate int) string {
+	return fmt.Sprintf(`
+rules:
+  phone:    {limit: 1/3s, key: $.to}
+  tenant:   {limit: gcra 1000/1s burst 1000, key: =acme}
+  provider: {limit: %d/1s, key: =all}
+policies:
+  sms:send: {rules: [phone, tenant, provider]}
+`, lower(rate))
+}
+
+// lower is a lower limit of the provider.
+func lower(rate int) int { return max(1, rate*9/10) }
+
+// plainType is a task type of a soak that has no policy.
+const plainType = "plain:send"
+
+func plainPolicy() e2e.Policy {
+	return e2e.Policy{Policy: queue.Policy{Type: plainType}, PerRule: true}
+}
+
+// soakRules has a limit of each family. Each holds messages up now and then, and none of them
+// for longer than the provider does. A lease is longer than any strike.
+func soakRules(phone string, rate, provider int) string {
+	return fmt.Sprintf(`
+rules:
+  phone:    {limit: %s, key: $.to}
+  tenant:   {limit: gcra %d/1s burst %[2]d, key: $.text}
+  minute:   {limit: calendar %d/minute UTC, key: $.text}
+  bucket:   {limit: bucket %d/1s burst %d, key: $.text}
+  pace:     {limit: leaky %d/1s, key: =all}
+  provider: {limit: %d/1s, key: =all}
+  slots:    {limit: concurrent %d lease 20s, key: =all}
+`, phone, max(1, rate/tenants), max(1, rate*5/4), max(1, rate/20), max(2, rate/10), max(1, rate/5), provider, max(8, rate/2))
+}
+
+func soakPolicies(phone string, rate int) string {
+	return soakRules(phone, rate, rate) + `
+policies:
+  sms:send:  {rules: [phone, tenant, provider, slots]}
+  mail:send: {rules: [phone, minute, provider, slots]}
+  push:send: {rules: [phone, bucket, pace, provider, slots]}
+`
+}
+
+func otherSoakPolicies(rate int) string {
+	return soakRules("1/3s", rate, lower(rate)) + `
+  more:      {limit: gcra 1000/1s burst 1000, key: =acme}
+policies:
+  sms:send:  {rules: [phone, tenant, more, provider, slots]}
+  mail:send: {rules: [phone, minute, more, provider, slots]}
+  push:send: {rules: [phone, bucket, pace, provider, slots]}
+`
+}
+
+// startBatch starts the next batch.
+func (r *run) startBatch(ctx context.Context, client *queue.Client) error {
+	n, id := r.load.batch, "load-"+strconv.Itoa(len(r.batches))
+	_, err := batch.NewControl(client).Start(ctx, batch.Spec{
+		ID: id, Type: e2e.TaskType, Source: source, Args: strconv.Itoa(n), Total: int64(n), Window: max(1, r.spec.Rate),
+	})
+	if err != nil {
+		return err
+	}
+	r.batches = append(r.batches, id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range n {
+		r.accepted[elementID(id, i)] = time.Time{}
+	}
+	return nil
+}
+
+// startMoreBatches starts another batch whenever the one before is in the queue, until the load
+// ends. A start that fails may have been done: it is repeated until it is answered.
+func (r *run) startMoreBatches(load context.Context, client *queue.Client) error {
+	control := batch.NewControl(client)
+	for r.load.again {
+		select {
+		case <-load.Done():
+			return nil
+		case <-time.After(200 * time.Millisecond):
+		}
+		p, err := control.Progress(load, queueName, r.batches[len(r.batches)-1])
+		if err != nil || p.Read < p.Total {
+			continue
+		}
+		var failed error
+		err = r.until(context.WithoutCancel(load), "a batch is started", func() bool {
+			failed = r.startBatch(context.WithoutCancel(load), client)
+			return failed == nil
+		})
+		if err != nil {
+			return errors.Join(err, failed)
+		}
+	}
+	return nil
+}
+
+// newTask is a message of the client, and its type.
+type newTask struct {
+	kind    string
+	message e2e.Message
+}
+
+// enqueue enqueues messages of the client. What fails it tries again under the same id.
+func (r *run) enqueue(ctx context.Context, client *queue.Client) {
+	random := mathrand.New(mathrand.NewPCG(r.spec.Seed, 2))
+	ticker := time.NewTicker(time.Duration(float64(time.Second) / r.load.perSecond))
+	defer ticker.Stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	calls := make(chan newTask, 100*r.spec.Rate)
+	defer close(calls)
+	for range 20 {
+		wg.Go(func() {
+			for t := range calls {
+				r.accept(ctx, client, t)
+			}
+		})
+	}
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		kind, prefix := r.load.types[i%len(r.load.types)], clientPrefix
+		if kind == plainType {
+			prefix = plainPrefix
+		}
+		select {
+		case calls <- newTask{kind, newMessage(prefix+strconv.Itoa(i), random.IntN(r.crew.spec.Phones))}:
+		default: // Redis was away for so long that nobody would have waited
+		}
+	}
+}
+
+// remembers is how long asynq keeps a message that was sent, so that a call whose answer was lost
+// is not done again: longer than any strike.
+const remembers = 5 * time.Minute
+
+// accept enqueues a message until that is answered, or the load ends.
+func (r *run) accept(ctx context.Context, client *queue.Client, t newTask) {
+	m := t.message
+	payload, err := m.Encode()
+	if err != nil {
+		panic(err) // it is ours
+	}
+	for ctx.Err() == nil {
+		call, stop := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		_, err := client.Enqueue(call, queue.NewTask(t.kind, payload), asynq.TaskID(m.ID), asynq.Retention(remembers))
+		stop()
+		r.mu.Lock()
+		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) { // it was accepted, and the answer lost
+			r.accepted[m.ID] = time.Now()
+			r.mu.Unlock()
+			return
+		}
+		r.refused++
+		r.mu.Unlock()
+		time.Sleep(50 * time.Millisecond)
+	}
+}
