@@ -40,6 +40,39 @@ func TestMergedCallsForgetOldTokens(t *testing.T) {
 	}
 }
 
+// A provider has answered 429. When all who waited for that have gone, nothing of it is left: not even the closing, which is over.
+func TestClosingThatIsOverIsForgotten(t *testing.T) {
+	t.Parallel()
+	rdb, _ := timed(t)
+	ctx, k := t.Context(), NewLimitKeys("hw", "rule", "id")
+	rules := one(k, Numbers{Kind: Sliding, Permits: 10, Window: time.Second}, 1)
+	ask := func(token uint64, job string) AcquireReply {
+		t.Helper()
+		r, err := Acquire(ctx, rdb, AcquireArgs{Rules: rules, Token: token, Job: job, Mode: GrantOrBook, MaxWait: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if _, err := Close(ctx, rdb, CloseArgs{Rules: rules, Rule: 1, Job: "a", For: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	if r := ask(1, "b"); r.Status != Booked {
+		t.Fatalf("%+v, want a booking: the key is closed", r)
+	}
+	if err := rdb.SetTime(ctx, start.Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	for i, job := range []string{"a", "b"} {
+		if r := ask(uint64(2+i), job); r.Status != Granted {
+			t.Fatalf("%s: %+v, want a grant", job, r)
+		}
+	}
+	if left := rdb.ZRange(ctx, k.line, 0, -1).Val(); len(left) > 0 {
+		t.Errorf("the line still has %q", left)
+	}
+}
+
 // What a newcomer is told does not grow with how often a key was closed and jobs
 // put off, while somebody waits all the time and costs differ.
 func TestPostponesLeaveNothingBehind(t *testing.T) {

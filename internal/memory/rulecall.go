@@ -371,10 +371,15 @@ func (p *ruleCall) leave() {
 	p.turns.drop(p.member)
 	p.line.kept.drop(p.member)
 	p.line.promised.drop(p.member)
-	if p.line.len() == 0 && !p.line.anyPromise() {
-		for _, name := range []string{mixed, squeezed, lastPostponed, postponedIn} {
-			p.line.promised.drop(name)
-		}
+	if p.line.len() > 0 || p.line.anyPromise() {
+		return
+	}
+	over := []string{mixed, squeezed, lastPostponed, postponedIn}
+	if p.closed == 0 {
+		over = append(over, closed, closedSince) // what was closed is open again
+	}
+	for _, name := range over {
+		p.line.promised.drop(name)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	readyWithin  = 15 * time.Second // a slow disk with an AOF to load
-	stopWithin   = 5 * time.Second  // before a polite stop becomes a kill
+	readyWithin  = time.Minute     // a slow disk with a long AOF to load
+	stopWithin   = 5 * time.Second // before a polite stop becomes a kill
 	pollEvery    = 2 * time.Millisecond
 	portAttempts = 10
 )

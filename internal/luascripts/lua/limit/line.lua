@@ -402,7 +402,9 @@ local function leave(rule)
   if is_squeezed(rule.ticket) then squeeze(rule, rule.want, -1) end
   if not rule.marked then return end
   rule.end_rank = nil
-  if line_ends(rule) == 0 and not any_promise(rule) then redis.call("ZREM", rule.line, MIXED, SQUEEZED, LAST, IN) end
+  if line_ends(rule) > 0 or any_promise(rule) then return end
+  redis.call("ZREM", rule.line, MIXED, SQUEEZED, LAST, IN)
+  if rule.closed == 0 then redis.call("ZREM", rule.line, CLOSED, SINCE) end -- what was closed is open again
 end
 
 -- open_line is the first to read a line. It finds until when nothing goes on the key: the key is closed, or its
