@@ -184,7 +184,7 @@ var lastingKeys = []struct {
 	keys *regexp.Regexp
 	life time.Duration
 }{
-	// What outlives a closing, and the places of jobs that were granted under another policy than the
+	// The places of jobs that were granted under another policy than the
 	// one under which they waited, as in a deploy. Who reads them next drops them.
 	{placeKeys, time.Hour},
 	{lasting(`history:\{[a-z]+\}:minutes:\d+`), 25 * time.Hour},      // what pools saw of a rule

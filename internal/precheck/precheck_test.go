@@ -89,8 +89,10 @@ func TestLookingTriesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, admin, n, s.Addr(), map[string]string{"eviction fault": "allkeys-lru"})
-	if denied := admin.Do(t.Context(), "acl", "log").Val(); len(denied.([]any)) != 0 {
-		t.Errorf("%v was refused to a user that only looks", denied)
+	for _, denied := range admin.ACLLog(t.Context(), 10).Val() {
+		if denied.Object != "client|setinfo" { // go-redis tries it on newer servers, and does without
+			t.Errorf("%+v was refused to a user that only looks", denied)
+		}
 	}
 }
 
