@@ -55,8 +55,10 @@ test: ## install redis-server, and prometheus and chromium if it can, where they
 test-race:
 	GORACE=atexit_sleep_ms=50 go test -race -short -p 1 -parallel 4 -skip '^TestVirtual' $(GOTEST) $$(go list ./worker ./throttle ./... | grep -vxF "$$(go list $(PROGRAMS) $(PLAIN))")
 
+# The faults mostly wait for servers to notice each other: eight at a time.
 test-programs:
-	go test -short -p 1 -parallel 4 $(GOTEST) $(PROGRAMS)
+	go test -short -parallel 8 $(GOTEST) ./internal/faults
+	go test -short -p 1 -parallel 4 $(GOTEST) $(filter-out ./internal/faults,$(PROGRAMS))
 
 test-plain:
 	go test -short -p 1 -parallel 4 $(GOTEST) $(PLAIN)

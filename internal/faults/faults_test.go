@@ -29,7 +29,7 @@ func short(t *testing.T, name string) Spec {
 	case "silence":
 		f.strike = silence(2 * time.Second)
 	}
-	return Spec{Fault: f, For: 4 * time.Second, Drain: 3 * time.Minute, Seed: 1, Workers: 2, Rate: 20, Dir: t.ArtifactDir(), Log: t.Logf}
+	return Spec{Fault: f, For: 4 * time.Second, Drain: 3 * time.Minute, Seed: 1, Workers: 2, Rate: 20, Dir: t.ArtifactDir(), Log: t.Logf, leaveOrphans: f.Forgets}
 }
 
 func stopOrHoldWorker(_ context.Context, r *run) (string, error) {

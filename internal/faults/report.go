@@ -216,11 +216,17 @@ type leftover struct {
 	ids               map[string]bool
 }
 
+// orphanAfter is how long after its arrival an active message is taken for one whose end Redis forgot.
+const orphanAfter = 2 * time.Second
+
 func (r *run) left() (leftover, error) {
 	rdb := r.system.address.client()
 	defer rdb.Close()
 	i := asynq.NewInspectorFromRedisClient(rdb)
-	l := leftover{ids: map[string]bool{}}
+	l, sent := leftover{ids: map[string]bool{}}, map[string]bool{}
+	for _, a := range r.gateway.Arrivals() {
+		sent[a.ID] = time.Since(time.UnixMicro(a.ArrivedUs)) > orphanAfter
+	}
 	for state, list := range map[*int][]func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
 		&l.waiting:  {i.ListPendingTasks, i.ListActiveTasks, i.ListScheduledTasks, i.ListRetryTasks},
 		&l.archived: {i.ListArchivedTasks},
@@ -239,7 +245,8 @@ func (r *run) left() (leftover, error) {
 					if err == nil {
 						l.ids[m.ID] = true
 					}
-					if !strings.HasPrefix(m.ID, tickPrefix) {
+					orphan := r.spec.leaveOrphans && t.State == asynq.TaskStateActive && sent[m.ID]
+					if !orphan && !strings.HasPrefix(m.ID, tickPrefix) {
 						*state++
 					}
 				}
