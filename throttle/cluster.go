@@ -393,7 +393,9 @@ func (s clusterStore) refresh(ctx context.Context, bookings []luascripts.Refresh
 	var where []slotCalls
 	for i, b := range bookings {
 		for _, at := range slots(b.Rules) {
-			calls = append(calls, luascripts.RefreshArgs{Rules: b.Rules[at.from:at.to], Policy: b.Policy, Job: b.Job})
+			calls = append(calls, luascripts.RefreshArgs{
+				Rules: b.Rules[at.from:at.to], Policy: b.Policy, Job: b.Job, HoldAfterFailover: b.HoldAfterFailover,
+			})
 			of, where = append(of, i), append(where, at)
 		}
 	}

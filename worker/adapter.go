@@ -230,6 +230,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 		return err
 	}
 	a.started.Store(true)
+	a.away.ended.Store(time.Now().UnixNano())
 	if a.cfg.Throttle.Shadow {
 		a.log.Warn("shadow mode: limits are counted and not kept")
 	}

@@ -71,6 +71,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		defer context.AfterFunc(ctx, freed)()
 		if delivered.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.recentlyDone.has(key, time.Now()) { // asynq could not write the end of its run
 			a.counters.finished.Add(1)
+			a.recentlyDone.put(key, delivered.Retried, time.Now())
 			return nil
 		}
 		runNow := delivered.runNow && t.takeRunNow(ctx)

@@ -47,8 +47,10 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 		return nothing(ctx)
 	}
 	op, call := asynqwire.Recognise(sha, keys, args)
-	if err := c.a.finished.learn(sha, text, call.TaskKey); err != nil { // it was tried a moment ago
-		return failed(ctx, err)
+	if op == asynqwire.OpDone || op == asynqwire.OpComplete {
+		if err := c.a.finished.learn(sha, text, call.TaskKey); err != nil { // it was tried a moment ago
+			return failed(ctx, err)
+		}
 	}
 	cmd := c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		return c.UniversalClient.Eval(ctx, text, keys, args...)
@@ -94,24 +96,32 @@ func (c *client) endFinished(ctx context.Context, t *finishedTask, text string) 
 	})
 }
 
-// recoverAfter is how long after an outage no task is taken for one of a dead process.
-const recoverAfter = 3 * archiveWatchEvery
+const (
+	// recoverAfter is how long after an outage no task is taken for one of a dead process.
+	recoverAfter = 3 * archiveWatchEvery
+	// recoverWithin bounds the wait for that: of a Cluster a part may be away for long.
+	recoverWithin = 10 * time.Second
+)
 
 // recovers says whether this server looks now for tasks of dead processes, as it does once a minute. After an outage
-// the tasks of living ones look the same, until those have written what became of them: so it waits for a moment.
+// the tasks of living ones look the same, until those have written what became of them: so it waits for a moment. It does the
+// same after its start, for it does not know of an outage before.
 func (c *client) recovers(ctx context.Context) bool {
-	if c.skipRecovery || c.a.away.since.Load() != 0 {
+	if c.skipRecovery {
 		return false
 	}
-	wait := time.NewTimer(time.Until(time.Unix(0, c.a.away.ended.Load()).Add(recoverAfter)))
-	defer wait.Stop()
-	select {
-	case <-wait.C:
-		return true
-	case <-c.a.stop:
-	case <-ctx.Done():
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for end := time.Now().Add(recoverWithin); time.Now().Before(end) && c.a.away.lately(recoverAfter); {
+		select {
+		case <-ticker.C:
+		case <-c.a.stop:
+			return false
+		case <-ctx.Done():
+			return false
+		}
 	}
-	return false
+	return true
 }
 
 // wrote says whether a retry whose answer was lost was written. The task may run again by now, when its

@@ -103,7 +103,12 @@ func isClosed(c <-chan struct{}) bool {
 // outage notes since when Redis does not answer. The zero value is ready.
 type outage struct {
 	since atomic.Int64 // in nanoseconds; 0 while it answers
-	ended atomic.Int64 // when it did not answer last; 0 for never
+	ended atomic.Int64 // when it did not answer last, as far as it is known; 0 before the start
+}
+
+// lately says whether Redis does not answer, or did not a time ago.
+func (o *outage) lately(d time.Duration) bool {
+	return o.since.Load() != 0 || time.Since(time.Unix(0, o.ended.Load())) < d
 }
 
 // sawError notes the error of a call to Redis.

@@ -292,7 +292,8 @@ type taskState struct {
 	state    string // as asynq writes it; "" when the task is gone, or its message can't be read
 	retried  int
 	errorMsg string
-	givenUp  bool // it is active, and asynq's lease on it has ended
+	lease    int64 // when asynq's lease on it ends, in seconds
+	givenUp  bool  // it is active, and that lease has ended
 }
 
 // statesOf asks for the states of tasks.
@@ -316,7 +317,7 @@ func (c *core) statesOf(ctx context.Context, now time.Time, tasks []event.Task) 
 		state, _ := fields[0].(string)
 		text, _ := fields[1].(string)
 		if m, err := asynqwire.DecodeMessage([]byte(text)); err == nil {
-			out[i] = taskState{true, state, m.Retried, m.ErrorMsg, state == "active" && noLease == nil && int64(lease) < now.Unix()}
+			out[i] = taskState{true, state, m.Retried, m.ErrorMsg, int64(lease), state == "active" && noLease == nil && int64(lease) < now.Unix()}
 		}
 	}
 	return out
@@ -346,6 +347,21 @@ type finishedTask struct {
 	args    []any
 	failed  error // why it could not be written
 	asked   bool  // asynq is about to send the text of the script
+	lease   int64 // when asynq's lease ends at the latest, in seconds: nobody renews it any more
+}
+
+// leaseOfAsynq is how long asynq's leases last.
+const leaseOfAsynq = 30 * time.Second
+
+// is says that a task is in the state in which its handler left it, and that asynq has given it up. A later lease is that of
+// another delivery: of a message of the same id that was enqueued anew, or of another pool.
+func (t *finishedTask) is(s taskState) bool {
+	return s.givenUp && s.retried == t.retried && s.lease <= t.lease
+}
+
+// mayBe says that it is in that state, and that asynq may still write its end.
+func (t *finishedTask) mayBe(s taskState) bool {
+	return s.state == "active" && s.retried == t.retried && s.lease <= t.lease
 }
 
 // finishedMost bounds how many finished tasks are looked at each time.
@@ -370,6 +386,10 @@ func newFinishedTasks(c *core, write func(context.Context, *finishedTask, string
 func (f *finishedTasks) keep(t *finishedTask) (wantsText bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	t.lease = time.Now().Add(leaseOfAsynq).Unix()
+	if before := f.tasks[t.call.TaskKey]; before != nil {
+		t.lease = before.lease
+	}
 	f.tasks[t.call.TaskKey] = t
 	t.asked = f.texts[t.sha] == ""
 	return t.asked
@@ -379,11 +399,12 @@ func (f *finishedTasks) keep(t *finishedTask) (wantsText bool) {
 func (f *finishedTasks) learn(sha, text, taskKey string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.texts[sha] = text
 	t := f.tasks[taskKey]
 	if t == nil || !t.asked || t.sha != sha {
 		return nil
 	}
-	f.texts[sha], t.asked = text, false
+	t.asked = false
 	return t.failed
 }
 
@@ -393,50 +414,62 @@ func (f *finishedTasks) forget(taskKey string) {
 	delete(f.tasks, taskKey)
 }
 
-// end writes the end of a task, if it is known here. Otherwise it returns nil.
+// end writes the end of a task, if it is known here and nobody has got the task since. Otherwise it returns nil.
 func (f *finishedTasks) end(ctx context.Context, taskKey string) *redis.Cmd {
 	f.mu.Lock()
 	t := f.tasks[taskKey]
-	text := ""
-	if t != nil {
-		text = f.texts[t.sha]
-	}
 	f.mu.Unlock()
-	if text == "" {
+	if t == nil || !t.is(f.statesOf(ctx, time.Now(), []event.Task{t.task()})[0]) {
+		return nil
+	}
+	return f.writeEnd(ctx, t)
+}
+
+func (f *finishedTasks) writeEnd(ctx context.Context, t *finishedTask) *redis.Cmd {
+	f.mu.Lock()
+	text, known := f.texts[t.sha], f.tasks[t.call.TaskKey] == t // or asynq has written it meanwhile
+	f.mu.Unlock()
+	if text == "" || !known {
 		return nil
 	}
 	return f.write(ctx, t, text)
 }
+
+func (t *finishedTask) task() event.Task { return event.Task{Queue: t.call.Queue, ID: t.call.TaskID} }
 
 func (f *finishedTasks) run(ctx context.Context) {
 	every(ctx, archiveWatchEvery, func(now time.Time) { f.look(ctx, now) })
 }
 
 func (f *finishedTasks) look(ctx context.Context, now time.Time) {
-	keys, tasks, retried := f.some()
-	if len(keys) == 0 {
+	some := f.some()
+	if len(some) == 0 {
 		return
 	}
+	tasks := make([]event.Task, len(some))
+	for i, t := range some {
+		tasks[i] = t.task()
+	}
 	for i, is := range f.statesOf(ctx, now, tasks) {
-		switch {
+		switch t := some[i]; {
 		case !is.known:
-		case is.givenUp && is.retried == retried[i]:
-			f.end(ctx, keys[i])
-		case is.state != "active" || is.retried != retried[i]: // another process has it, or had it
-			f.forget(keys[i])
+		case t.is(is):
+			f.writeEnd(ctx, t)
+		case !t.mayBe(is): // another process has it, or had it
+			f.forget(t.call.TaskKey)
 		}
 	}
 }
 
 // some returns at most [finishedMost] tasks.
-func (f *finishedTasks) some() (keys []string, tasks []event.Task, retried []int) {
+func (f *finishedTasks) some() (some []*finishedTask) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for key, t := range f.tasks {
-		if len(keys) == finishedMost {
+	for _, t := range f.tasks {
+		if len(some) == finishedMost {
 			break
 		}
-		keys, tasks, retried = append(keys, key), append(tasks, event.Task{Queue: t.call.Queue, ID: t.call.TaskID}), append(retried, t.retried)
+		some = append(some, t)
 	}
-	return keys, tasks, retried
+	return some
 }

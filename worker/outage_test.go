@@ -73,7 +73,7 @@ func TestVirtualOutageBeyondTheLease(t *testing.T) {
 					}
 					return nil
 				}), cfg)
-				time.Sleep(45 * time.Second) // of the bubble
+				time.Sleep(45500 * ms) // of the bubble, and between two looks
 				m.SetError("")
 				if forgets {
 					p.Adapter().ForgetRecentlyDone()
