@@ -69,7 +69,7 @@ func deploy(ctx context.Context, r *run) (string, error) {
 			continue
 		}
 		// The new process starts before the old one stops, so that also of one process both releases run.
-		if err := errors.Join(r.crew.start(), r.lookAtReleases(ctx), p.stop()); err != nil {
+		if err := errors.Join(r.crew.start(), lookAtReleases(ctx, r), p.stop()); err != nil {
 			return "", err
 		}
 	}
@@ -77,7 +77,7 @@ func deploy(ctx context.Context, r *run) (string, error) {
 		return "a release and a policy deployed", nil
 	}
 	if r.random.IntN(2) == 0 {
-		return "a release deployed, the library of the other one deleted", r.deleteLibrary(ctx)
+		return "a release deployed, the library of the other one deleted", deleteLibrary(ctx, r)
 	}
 	return "a release deployed", nil
 }
@@ -92,7 +92,7 @@ type sightings struct {
 // lookAtReleases lets both releases work for up to a second, and waits until two libraries stand side by side on
 // each master and both have decided on the same key. The masters themselves tell it: by FUNCTION LIST, and by
 // their slow log, which logs all calls meanwhile.
-func (r *run) lookAtReleases(ctx context.Context) error {
+func lookAtReleases(ctx context.Context, r *run) error {
 	rdb := r.system.address.client()
 	defer rdb.Close()
 	err := eachMaster(ctx, rdb, func(ctx context.Context, c *redis.Client) error {
@@ -167,7 +167,7 @@ func (s *sightings) merge(found sightings) {
 }
 
 // deleteLibrary deletes the library of the other release where it is.
-func (r *run) deleteLibrary(ctx context.Context) error {
+func deleteLibrary(ctx context.Context, r *run) error {
 	rdb := r.system.address.client()
 	defer rdb.Close()
 	own, _ := luascripts.Library()
@@ -201,8 +201,8 @@ type Release struct {
 	Calls     int    `json:"calls"`     // of acquire, which were seen while the other release worked, too
 }
 
-// releases are those that were seen, this one first.
-func (r *run) releases() []Release {
+// releasesOf are those that were seen, this one first.
+func releasesOf(r *run) []Release {
 	own, _ := luascripts.Library()
 	var all []Release
 	for library, calls := range r.seen.calls {

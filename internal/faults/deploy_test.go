@@ -69,7 +69,7 @@ func TestDeployOfOneProcess(t *testing.T) {
 				return "", err
 			}
 		}
-		if err := errors.Join(r.deleteLibrary(ctx), r.deleteLibrary(ctx)); err != nil { // the deploy itself may have deleted it
+		if err := errors.Join(deleteLibrary(ctx, r), deleteLibrary(ctx, r)); err != nil { // the deploy itself may have deleted it
 			return "", err
 		}
 		rdb := r.system.address.client()

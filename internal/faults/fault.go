@@ -335,8 +335,8 @@ func unlessBusy(err error) error {
 	return err
 }
 
-// jump is by how much a clock jumps, and what that is called.
-func (r *run) jump() (ahead time.Duration, what string) {
+// randomJump is by how much a clock jumps, and what that is called.
+func randomJump(r *run) (ahead time.Duration, what string) {
 	ahead = time.Second + r.upTo(3*time.Second)
 	if r.random.IntN(2) == 0 {
 		return -ahead, clockBehind
@@ -346,7 +346,7 @@ func (r *run) jump() (ahead time.Duration, what string) {
 
 // jumpClock lets the clock of Redis jump away, and back.
 func jumpClock(ctx context.Context, r *run) (string, error) {
-	ahead, what := r.jump()
+	ahead, what := randomJump(r)
 	if err := setAhead(ctx, r.system.one, ahead); err != nil {
 		return "", err
 	}
@@ -423,7 +423,7 @@ func failover(paused bool) func(context.Context, *run) (string, error) {
 func failoverToAnotherClock(ctx context.Context, r *run) (string, error) {
 	ahead, clock := time.Duration(0), "the clock right again"
 	if len(r.strikes)%2 == 0 {
-		ahead, clock = r.jump()
+		ahead, clock = randomJump(r)
 	}
 	master, err := r.system.watched.Master(ctx)
 	if err != nil {

@@ -76,7 +76,7 @@ func kilobytes(n int64) string { return fmt.Sprintf("%d kB", (n+512)>>10) }
 // vitalsEvery is how often a process notes what it needs: five times in an eighth of the run at least.
 func vitalsEvery(run time.Duration) time.Duration { return min(run/40, 5*time.Second) }
 
-func (r *run) vitalsFile() string { return filepath.Join(r.spec.Dir, "vitals.jsonl") }
+func vitalsFile(dir string) string { return filepath.Join(dir, "vitals.jsonl") }
 
 // noteVitals notes what this process needs, again and again. Redis is asked beside that: its answer
 // may take seconds.
@@ -129,10 +129,10 @@ func usedMemory(ctx context.Context, rdb redis.UniversalClient) int64 {
 }
 
 // findLeaks is called when all has drained and no process runs any more.
-func (r *run) findLeaks(ctx context.Context, rdb redis.UniversalClient) (*Leaks, error) {
+func findLeaks(ctx context.Context, r *run, rdb redis.UniversalClient) (*Leaks, error) {
 	var l Leaks
 	var err error
-	if l.Quarter, l.End, err = r.vitals(); err != nil {
+	if l.Quarter, l.End, err = vitalsOf(r); err != nil {
 		return nil, err
 	}
 	wait := cmp.Or(r.spec.keysGoWithin, keysGoWithin)
@@ -144,9 +144,9 @@ func (r *run) findLeaks(ctx context.Context, rdb redis.UniversalClient) (*Leaks,
 	}
 }
 
-// vitals are what the process that is never struck has noted.
-func (r *run) vitals() (quarter, end Vitals, err error) {
-	file, err := os.Open(r.vitalsFile())
+// vitalsOf are what the process that is never struck has noted.
+func vitalsOf(r *run) (quarter, end Vitals, err error) {
+	file, err := os.Open(vitalsFile(r.spec.Dir))
 	if err != nil {
 		return Vitals{}, Vitals{}, err
 	}

@@ -93,7 +93,7 @@ func TestVitalsOfARun(t *testing.T) {
 	t.Parallel()
 	began := time.Unix(1e9, 0)
 	r := &run{spec: Spec{For: 80 * time.Second, Dir: t.TempDir(), Log: t.Logf}, began: began}
-	file, err := e2e.OpenLines(r.vitalsFile())
+	file, err := e2e.OpenLines(vitalsFile(r.spec.Dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestVitalsOfARun(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	quarter, end, err := r.vitals()
+	quarter, end, err := vitalsOf(r)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -139,7 +139,7 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets || r.forgot, Keeps: s.Fault.KeepsLimits, Moves: s.Fault.MovesClock,
 		System: r.system.about, Server: r.system.version(ctx),
 		Seed: s.Seed, For: s.For, Workers: s.Workers, Others: s.Others, Rate: s.Rate, Refused: r.refused,
-		Strikes: map[string]int{}, Breaches: map[string]int{}, Releases: r.releases(), Looks: r.seen.looks, BothKeys: len(r.seen.both),
+		Strikes: map[string]int{}, Breaches: map[string]int{}, Releases: releasesOf(r), Looks: r.seen.looks, BothKeys: len(r.seen.both),
 	}
 	var limits []string
 	rules := r.rules()

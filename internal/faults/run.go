@@ -134,7 +134,7 @@ func (r *run) start() error {
 		Hold: r.spec.Fault.limits.HoldAfterFailover, Replicas: r.spec.Fault.limits.Replicas,
 	}}
 	if r.spec.Fault.Soak {
-		if err := r.crew.startSpared(r.vitalsFile(), vitalsEvery(r.spec.For)); err != nil {
+		if err := r.crew.startSpared(vitalsFile(r.spec.Dir), vitalsEvery(r.spec.For)); err != nil {
 			return err
 		}
 	}
@@ -198,7 +198,7 @@ func (r *run) play(ctx context.Context) error {
 	if err := errors.Join(r.crew.check(), r.crew.end()); err != nil || !r.spec.Fault.Soak {
 		return err
 	}
-	r.leaks, err = r.findLeaks(ctx, rdb)
+	r.leaks, err = findLeaks(ctx, r, rdb)
 	return err
 }
 

@@ -98,7 +98,7 @@ func (q *Queue) add(servers string, c call) {
 	l.calls = append(l.calls, c)
 }
 
-// Close ends the repetition. What is left is tried once more, for d at most.
+// Close ends the queue. Each call that is left is made once more, as far as d is enough for that.
 func (q *Queue) Close(d time.Duration) {
 	q.mu.Lock()
 	if q.closed.IsZero() {

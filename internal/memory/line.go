@@ -13,9 +13,9 @@ const (
 	grace      = 100_000       // how long after its last promise the first job of a line keeps its place
 	parkedFor  = 3_600_000_000 // how long a job stays parked
 	lateMost   = 20            // how many are parked by one call
-	parkOffset = 1 << 52       // how much lower the ticket of one who is parked is
+	parkOffset = 1 << 52       // is taken off the ticket of a job that is parked
 
-	unparkedFrom = -parkOffset / 2 // the lowest ticket of one who is not parked
+	unparkedFrom = -parkOffset / 2 // the lowest ticket of a job that is not parked
 
 	room        = 4096    // between two tickets: jobs that are put off stand there
 	coarseStart = 1 << 50 // from this ticket on a room stands for coarseUnits units, see ticketBehind

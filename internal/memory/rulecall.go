@@ -37,7 +37,7 @@ type ruleCall struct {
 	lastPromise int64
 	ahead       ahead
 
-	behindFront bool  // the first who waits goes before the job
+	behindFront bool  // the first job of the line goes before this one
 	byLedger    int64 // when this rule admits the job, if all ahead go as early as they can
 	byTurns     int64 // when it does if turns ahead go when they were promised
 }
@@ -376,7 +376,7 @@ func (p *ruleCall) leave() {
 	}
 	over := []string{mixed, squeezed, lastPostponed, postponedIn}
 	if p.closed == 0 {
-		over = append(over, closed, closedSince) // what was closed is open again
+		over = append(over, closed, closedSince) // the closing is over
 	}
 	for _, name := range over {
 		p.line.promised.drop(name)

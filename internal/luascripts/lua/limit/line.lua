@@ -404,7 +404,7 @@ local function leave(rule)
   rule.end_rank = nil
   if line_ends(rule) > 0 or any_promise(rule) then return end
   redis.call("ZREM", rule.line, MIXED, SQUEEZED, LAST, IN)
-  if rule.closed == 0 then redis.call("ZREM", rule.line, CLOSED, SINCE) end -- what was closed is open again
+  if rule.closed == 0 then redis.call("ZREM", rule.line, CLOSED, SINCE) end -- the closing is over
 end
 
 -- open_line is the first to read a line. It finds until when nothing goes on the key: the key is closed, or its

@@ -165,7 +165,7 @@ end
 -- first_ticket is that of one before all, also before the turns of all policies
 local function first_ticket(rule)
   local ticket
-  for _, at in ipairs({ 0, redis.call("ZCOUNT", rule.line, "-inf", PARKED_TO) }) do -- the first who is parked, and the first who is not
+  for _, at in ipairs({ 0, redis.call("ZCOUNT", rule.line, "-inf", PARKED_TO) }) do -- the first parked job, and the first other job
     local m, t = at_rank(rule.line, at)
     if m then ticket = min(ticket or unparked(t), unparked(t)) end
   end
