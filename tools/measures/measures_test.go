@@ -76,3 +76,25 @@ func TestOneAcquirePassesThroughFewFiles(t *testing.T) {
 			len(w.files), w.returns, acquireFilesGoal, acquireReturnsGoal)
 	}
 }
+
+// No package of the repository has more source files than a reader can keep in mind, and no type has its methods in more files.
+func TestPackagesAndTypesAreNotScattered(t *testing.T) {
+	t.Parallel()
+	packages, err := readTree("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(packages) < 20 {
+		t.Fatalf("%d packages, want those of the repository", len(packages))
+	}
+	for name, p := range packages {
+		if p.files > filesGoal {
+			t.Errorf("%s has %d source files, want at most %d", name, p.files, filesGoal)
+		}
+		for typ, files := range p.methodFiles {
+			if len(files) > filesOfTypeGoal {
+				t.Errorf("the methods of %s.%s lie in %d files, want at most %d", name, typ, len(files), filesOfTypeGoal)
+			}
+		}
+	}
+}
