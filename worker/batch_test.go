@@ -124,6 +124,11 @@ func (h *batchRig) feedOn(rdb redis.UniversalClient, sources map[string]batch.So
 	if err != nil {
 		h.Fatal(err)
 	}
+	return h.run(f)
+}
+
+// run runs a feeder until the test ends or stop is called.
+func (h *batchRig) run(f *batch.Feeder) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(h.Context()))
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = f.Run(ctx) })

@@ -352,9 +352,7 @@ func TestVirtualBatchRefusesElements(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go func() { _ = f.Run(ctx) }()
+		h.run(f)
 		h.begin(batch.Spec{ID: "winter", Type: "sms", Source: "messages"})
 		p := h.ends()
 		if p.Done != 3 || p.Refused != 6 || p.Read != 9 {
@@ -375,7 +373,5 @@ func TestVirtualBatchRefusesElements(t *testing.T) {
 		if len(refused) != 6 {
 			t.Errorf("%d elements are reported as refused, want 6: %v", len(refused), refused)
 		}
-		cancel()
-		synctest.Wait()
 	})
 }

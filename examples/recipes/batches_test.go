@@ -33,14 +33,12 @@ func winterFile(t *testing.T, n int) string {
 // fed runs feeders until a batch has so much enqueued, and answers how far it is.
 func (b *bed) fed(id string, enqueued int64, feeders ...*batch.Feeder) batch.Progress {
 	b.Helper()
-	ctx, cancel := context.WithCancel(b.Context())
-	defer cancel()
 	for _, f := range feeders {
-		go func() { _ = f.Run(ctx) }()
+		defer b.beside(f.Run)()
 	}
 	for range 600 {
 		time.Sleep(100 * time.Millisecond) // of the bubble
-		p, err := batch.NewControl(b.client).Progress(ctx, "campaigns", id)
+		p, err := batch.NewControl(b.client).Progress(b.Context(), "campaigns", id)
 		if err == nil && p.Read >= enqueued {
 			return p
 		}
@@ -155,9 +153,7 @@ func TestSlowDown(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go func() { _ = f.Run(ctx) }()
+		defer b.beside(f.Run)()
 		ranIn := func(d time.Duration) int {
 			before := len(b.ran())
 			time.Sleep(d) // of the bubble

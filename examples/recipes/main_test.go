@@ -85,6 +85,22 @@ func (b *bed) enqueueing(policies ...queue.Policy) {
 	b.client = client
 }
 
+// beside runs something, such as a feeder, until stop is called. stop waits for its end: what still runs when a bubble ends is
+// taken for a deadlock.
+func (b *bed) beside(run func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := run(ctx); err != nil {
+			b.Error(err)
+		}
+	})
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
 // noted writes down the calls of a handler.
 func (b *bed) noted(handler asynq.HandlerFunc) asynq.HandlerFunc {
 	return func(ctx context.Context, task *asynq.Task) error {
