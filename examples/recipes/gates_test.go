@@ -135,7 +135,7 @@ func TestReadmePolicy(t *testing.T) {
 	t.Parallel()
 	p := policiesOf(t, "Several rules at once")[0]
 	d, err := p.Demand(asynq.NewTask(p.Type, []byte(`{"to":"+4915112345678"}`)))
-	if err != nil || len(d.Gates) != 1 || d.Gates[0].In.String() != "Europe/Berlin" || len(d.Costs) != 3 {
-		t.Errorf("Demand = %+v, %v, want three limits and a gate in Berlin", d, err)
+	if err != nil || len(d.Gates) != 1 || d.Gates[0].In.String() != "Europe/Berlin" || len(d.Costs) != 4 {
+		t.Errorf("Demand = %+v, %v, want four limits and a gate in Berlin", d, err)
 	}
 }
