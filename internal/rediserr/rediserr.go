@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"regexp"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -99,9 +100,14 @@ func Of(err error) Kind {
 	return Lost
 }
 
+// inScript is where the refusal of a command stands that a script called. Before 7.0 Redis put "Error running script" and the
+// line before it.
+var inScript = regexp.MustCompile(`^Error running script .*@user_script: \d+: -`)
+
 // ofAnswer says what the text of an answer means.
 func ofAnswer(text string) Kind {
 	text = strings.TrimPrefix(text, "ERR ")
+	text = strings.TrimPrefix(text[len(inScript.FindString(text)):], "ERR ")
 	code, _, _ := strings.Cut(text, " ")
 	kind, listed := kinds[code]
 	switch {

@@ -40,6 +40,7 @@ func TestKindOfEachError(t *testing.T) {
 		{answer("NOREPLICAS Not enough good replicas to write."), Passing},
 		{answer("ERR max number of clients reached"), Passing},
 		{answer("ERR LOADING by a server that puts ERR first"), Passing},
+		{answer("ERR Error running script (call to f_67ed): @user_script:4: @user_script: 4: -READONLY You can't write against a read only replica."), Passing},
 		// what has its own way on
 		{answer("NOSCRIPT No matching script. Please use EVAL."), NoScript},
 		{redis.ErrNoScript, NoScript},
@@ -53,7 +54,10 @@ func TestKindOfEachError(t *testing.T) {
 		{answer("WRONGPASS invalid username-password pair"), Barred},
 		{answer("NOPERM this user has no permissions"), Barred},
 		{answer("ERR The user executing the script can't run this command or subcommand script: 67ed, on @user_script:1."), Barred},
+		{answer("ERR Error running script (call to f_67ed): @user_script:4: @user_script: 4: -MISCONF Redis is configured to save RDB snapshots"), Barred},
 		// what stays as it is
+		{answer("ERR Error running script (call to f_67ed): @user_script:4: @user_script: 4: -WRONGTYPE Operation against a key"), Refused},
+		{answer("ERR Error running script (call to f_67ed): @user_script:4: user_script:4: attempt to index a nil value"), Refused},
 		{answer("MOVED 3999 127.0.0.1:6381"), Refused},
 		{answer("ASK 3999 127.0.0.1:6381"), Refused},
 		{answer("WRONGTYPE Operation against a key holding the wrong kind of value"), Refused},
