@@ -37,9 +37,9 @@ type process struct {
 func (c *crew) start() error { return c.add(&process{anotherRelease: c.spec.AnotherRelease}, c.spec) }
 
 // startSpared starts a process that no strike will touch, and that notes what it needs in a file.
-func (c *crew) startSpared(vitals string, every time.Duration) error {
+func (c *crew) startSpared(vitals string, run time.Duration) error {
 	spec := c.spec
-	spec.Vitals, spec.VitalsEvery = vitals, every
+	spec.Vitals, spec.VitalsFor = vitals, run
 	return c.add(&process{spared: true}, spec)
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -86,13 +87,15 @@ func (p *workerProcess) noteVitals(ctx context.Context, rdb redis.UniversalClien
 		return // the run misses what it should say
 	}
 	defer file.Close()
+	began, every := time.Now(), vitalsEvery(p.spec.VitalsFor)
+	profiles := heapProfiles(p.spec)
 	var used atomic.Int64
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		again(ctx, p.spec.VitalsEvery, func() { used.Store(usedMemory(ctx, rdb)) })
+		again(ctx, every, func() { used.Store(usedMemory(ctx, rdb)) })
 	})
-	again(ctx, p.spec.VitalsEvery, func() {
+	again(ctx, every, func() {
 		for _, t := range p.types {
 			t.gateway.Close() // each idle connection has two goroutines
 		}
@@ -100,7 +103,35 @@ func (p *workerProcess) noteVitals(ctx context.Context, rdb redis.UniversalClien
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		_ = file.Write(Vitals{At: time.Now(), Goroutines: runtime.NumGoroutine(), Heap: int64(m.HeapAlloc), Redis: used.Load()}) // #nosec G115: far below 2^63
+		if len(profiles) > 0 && time.Since(began) >= profiles[0].at {
+			writeHeap(profiles[0].file)
+			profiles = profiles[1:]
+		}
 	})
+}
+
+// heapProfile is what the heap holds at a time of the run, by who made it.
+type heapProfile struct {
+	at   time.Duration
+	file string
+}
+
+// heapProfiles are to be compared when the heap has grown, with `go tool pprof -base`. They lie beside the figures.
+func heapProfiles(spec workerSpec) []heapProfile {
+	dir := filepath.Dir(spec.Vitals)
+	return []heapProfile{
+		{spec.VitalsFor / 4, filepath.Join(dir, "heap-quarter.pprof")},
+		{spec.VitalsFor - spec.VitalsFor/16, filepath.Join(dir, "heap-end.pprof")},
+	}
+}
+
+func writeHeap(path string) {
+	file, err := os.Create(path)
+	if err != nil {
+		return // the run misses what it should show
+	}
+	defer file.Close()
+	_ = pprof.Lookup("heap").WriteTo(file, 0)
 }
 
 // again does something again and again until ctx ends.

@@ -180,4 +180,9 @@ func TestShortSoak(t *testing.T) {
 	if err != nil || len(rules) != 7 {
 		t.Errorf("messages were sent under the rules %v, %v, want all 7", rules, err)
 	}
+	for _, p := range heapProfiles(workerSpec{Vitals: vitalsFile(spec.Dir)}) {
+		if _, err := os.Stat(p.file); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -134,7 +134,7 @@ func (r *run) start() error {
 		Hold: r.spec.Fault.limits.HoldAfterFailover, Replicas: r.spec.Fault.limits.Replicas,
 	}}
 	if r.spec.Fault.Soak {
-		if err := r.crew.startSpared(vitalsFile(r.spec.Dir), vitalsEvery(r.spec.For)); err != nil {
+		if err := r.crew.startSpared(vitalsFile(r.spec.Dir), r.spec.For); err != nil {
 			return err
 		}
 	}

@@ -52,8 +52,8 @@ type workerSpec struct {
 
 	AnotherRelease bool `json:"another_release"` // it acts as a process of another release
 
-	Vitals      string        `json:"vitals,omitempty"` // the file to note in what the process needs
-	VitalsEvery time.Duration `json:"vitals_every,omitempty"`
+	Vitals    string        `json:"vitals,omitempty"`     // the file to note in what the process needs
+	VitalsFor time.Duration `json:"vitals_for,omitempty"` // how long the run lasts
 }
 
 // Worker runs a worker process if the environment asks for one, and says whether it did. A
