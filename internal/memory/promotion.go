@@ -10,14 +10,14 @@ func (p *ruleCall) promote(promoted []luascripts.Promotion, turnToo bool) []luas
 	defer func() { p.member = job }()
 	var first []string
 	if p.kind == luascripts.Leases {
-		p.view, p.turnsLeft = p.line.read("", p.now), p.leftTurns()
+		p.view, p.deadTurns = p.line.read("", p.now), p.findDeadTurns()
 		p.park() // or the next call would tell them again
 		promoted = p.offer(promoted)
 	} else if v := p.line.read("", p.now); v.front != "" {
 		first = append(first, v.front)
 	}
 	if turnToo {
-		if rank := len(p.leftTurns()); rank < p.turns.len() && p.turns.order[rank].member != job {
+		if rank := len(p.findDeadTurns()); rank < p.turns.len() && p.turns.order[rank].member != job {
 			first = append(first, p.turns.order[rank].member)
 		}
 	}

@@ -30,7 +30,7 @@ type ruleCall struct {
 	member      string // the job as a member of the line, "cost:job"; "" when the call is nobody's
 
 	view        view
-	turnsLeft   []string // the first turns, which hold up nobody, see leftTurns
+	deadTurns   []string // the first turns, as far as they hold up nobody, see findDeadTurns
 	missed      []string // who were parked here while they waited for a lease
 	place       place
 	ticket      int64 // as if not parked
@@ -50,11 +50,11 @@ func (p *ruleCall) sharesKey(other *ruleCall) bool {
 // findAndMeasure finds the job and those ahead of it, and when the rule admits it.
 func (p *ruleCall) findAndMeasure() {
 	p.view = p.line.read(p.member, p.now)
-	p.turnsLeft = p.leftTurns()
+	p.deadTurns = p.findDeadTurns()
 	p.findTicket()
 	p.ahead = ahead{
 		line: &p.line.set, turns: p.turns, mixed: p.line.isMixed(), squeezed: p.line.squeezedIn(),
-		first: p.view.first, last: p.view.last, firstTurn: len(p.turnsLeft), lastTurn: p.turns.len(), numbers: p.numbers,
+		first: p.view.first, last: p.view.last, firstTurn: len(p.deadTurns), lastTurn: p.turns.len(), numbers: p.numbers,
 	}
 	if p.nobody {
 		p.ahead.lastTurn = 0
@@ -223,7 +223,7 @@ func (p *ruleCall) park() {
 		p.line.add(m, ticket-parkOffset)
 		p.line.kept.drop(m)
 	}
-	for _, m := range p.turnsLeft {
+	for _, m := range p.deadTurns {
 		if m != p.member { // the job may have got that turn now
 			p.turns.drop(m)
 		}
@@ -500,9 +500,9 @@ func (p *ruleCall) forgetOpenings() {
 	}
 }
 
-// leftTurns are the first of them that hold up nobody: their jobs did not come in time, or do not keep that
-// turn any more, because another policy has asked for them.
-func (p *ruleCall) leftTurns() []string {
+// findDeadTurns finds the first turns, as far as they hold up nobody: their jobs are late, or do not keep them any
+// more, because another policy has asked for these jobs. At most lateMost.
+func (p *ruleCall) findDeadTurns() []string {
 	if p.nobody {
 		return nil
 	}
@@ -522,9 +522,9 @@ func (p *ruleCall) keeps(t scored[string]) bool {
 	return kept && ticket == t.score
 }
 
-// lateTurns are those of turnsLeft that are to be parked.
+// lateTurns are those of deadTurns whose jobs are late, and are to be parked. The jobs of the others do not keep them any more.
 func (p *ruleCall) lateTurns() []string {
-	return slices.DeleteFunc(slices.Clone(p.turnsLeft), func(m string) bool {
+	return slices.DeleteFunc(slices.Clone(p.deadTurns), func(m string) bool {
 		ticket, _ := p.turns.score(m)
 		return m == p.member || !p.keeps(scored[string]{ticket, m})
 	})

@@ -138,11 +138,11 @@ local function read_turns(rule, now)
       rule.turn_front, rule.turn_ticket, rule.turn_promised = m, ticket, p
       break
     end
-    if rule.turns_late == NONE then rule.turns_late, rule.unkept = {}, {} end
-    if m ~= rule.member then rule.turns_late[#rule.turns_late + 1] = m end -- the job may get that turn now
+    if rule.dead_turns == NONE then rule.dead_turns, rule.kept_to_drop = {}, {} end
+    if m ~= rule.member then rule.dead_turns[#rule.dead_turns + 1] = m end -- the job may get that turn now
     if keeps then
       found_late(rule, m, ticket)
-      rule.unkept[#rule.unkept + 1] = "#" .. m
+      rule.kept_to_drop[#rule.kept_to_drop + 1] = "#" .. m
     end
     rule.first_turn_rank = rule.first_turn_rank + 1
     m, ticket = at_rank(rule.turns, rule.first_turn_rank)
@@ -157,16 +157,16 @@ end
 --   first_turn_rank, end_turn_rank, turn_front  the same of the turns: ranks from the first to the second - 1 wait
 --   first_turn      the first of the turns, late or not
 --   to_park         up to 20 late jobs of each set, as arguments of a ZADD that parks them
---   turns_late      up to 20 turns that hold up nobody: their jobs are late, or do not keep them any more; unkept has those
---                   that are late, as members of kept
+--   dead_turns      the first turns, as far as they hold up nobody: their jobs are late, or do not keep them any more. At most 20
+--   kept_to_drop    the members of kept, "#cost:job", of those among the dead turns that are late. The others have none to drop
 --   in_line, in_kept, last_promise  the job's ticket in the line, that of its turn by whatever policy, and the instant that it was promised last
 -- A job is late when its last promise is more than GRACE ago. The job's own place and promise are read in the
 -- same call as those of first_unparked. With only_line the turns are not read, and count as none. v is the first
 -- job of the line, if the caller has read it and nothing was written since.
 local function read_line(rule, now, only_line, v)
   rule.parked, rule.first_rank, rule.end_rank, rule.to_park, rule.first_unparked, rule.front = 0, 0, 0, NONE, nil, nil
-  rule.first_turn_rank, rule.end_turn_rank, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
-  rule.turn_promised, rule.in_line, rule.in_kept, rule.last_promise, rule.first_turn, rule.unkept = nil, nil, nil, nil, nil, NONE
+  rule.first_turn_rank, rule.end_turn_rank, rule.dead_turns, rule.turn_front = 0, 0, NONE, nil
+  rule.turn_promised, rule.in_line, rule.in_kept, rule.last_promise, rule.first_turn, rule.kept_to_drop = nil, nil, nil, nil, nil, NONE
   if rule.nobody then return end
   v = v or redis.call("ZRANGE", rule.line, "0", "0", "WITHSCORES")
   local m, ticket = first_of(v)
@@ -201,14 +201,14 @@ end
 
 -- park parks the jobs that read_line found to be late. Those of them that wait for a lease are in rule.missed afterwards
 local function park(rule)
-  if #rule.turns_late > 0 then redis.call("ZREM", rule.turns, unpack(rule.turns_late)) end
+  if #rule.dead_turns > 0 then redis.call("ZREM", rule.turns, unpack(rule.dead_turns)) end
   if #rule.to_park == 0 then return end
   redis.call("ZADD", rule.line, unpack(rule.to_park))
   if rule.kind.lease then
     rule.missed = rule.missed or {}
     for i = 2, #rule.to_park, 2 do rule.missed[#rule.missed + 1] = rule.to_park[i] end
   end
-  if #rule.unkept > 0 then redis.call("ZREM", rule.line, unpack(rule.unkept)) end
+  if #rule.kept_to_drop > 0 then redis.call("ZREM", rule.line, unpack(rule.kept_to_drop)) end
   live(rule.line, PARKED_FOR) -- miniredis may have let it go since it was read
 end
 
@@ -472,7 +472,7 @@ local function promote(rule, now, promoted, turn_too)
   local member = rule.member
   rule.member = ""
   read_line(rule, now, not (turn_too or rule.kind.lease))
-  if rule.kind.lease and #rule.to_park + #rule.turns_late > 0 then -- or the next call would tell them again
+  if rule.kind.lease and #rule.to_park + #rule.dead_turns > 0 then -- or the next call would tell them again
     park(rule)
     read_line(rule, now)
   end

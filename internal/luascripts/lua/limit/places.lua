@@ -84,7 +84,7 @@ local function clear(rule, now)
     local m = string.match(name, "^@(.*)$") or ""
     local u = redis.call("ZMSCORE", rule.line, m, "#" .. m)
     local ticket = tonumber(u[1] or "")
-    if (not ticket or is_parked(ticket)) and not is_among(rule.unkept, "#" .. m) then
+    if (not ticket or is_parked(ticket)) and not is_among(rule.kept_to_drop, "#" .. m) then
       if is_squeezed(ticket or kept_ticket(u[2])) then squeeze(rule, cost_of(m), -1) end
       redis.call("ZREM", rule.line, m, name, "#" .. m)
     end

@@ -30,7 +30,7 @@
 --              mixed                true when costs differ
 --              top                  the first of the line, as read
 --   read_line  parked, first_rank, end_rank, front, first_unparked, to_park    the line, see line.lua
---              first_turn_rank, end_turn_rank, turn_front, first_turn, turns_late    the turns, see line.lua
+--              first_turn_rank, end_turn_rank, turn_front, first_turn, dead_turns    the turns, see line.lua
 --              no_turns             true when the set of turns was read and is empty
 --              in_line              the job's ticket in the line
 --              in_kept              the ticket of its turn, by whatever policy
