@@ -218,7 +218,7 @@ func (a ahead) permits() int64 {
 	case a.count() == 0:
 		return 0
 	case !a.mixed:
-		return min(permitsAheadMost, times(int64(a.count()), a.cost()))
+		return min(permitsAheadMost, a.permitsByCount(a.count()))
 	}
 	sum := int64(0)
 	costs, _, next := a.firstCosts()
@@ -226,7 +226,7 @@ func (a ahead) permits() int64 {
 		sum += c
 	}
 	if next != nil {
-		sum += a.permitsFrom(next.score)
+		sum += a.permitsByTickets(next.score)
 	}
 	return min(permitsAheadMost, sum)
 }
@@ -256,19 +256,27 @@ func (a ahead) firstCosts() (costs []int64, frontIndex int, next *scored[string]
 	}
 }
 
-// permitsFrom are those of the one who has this ticket, and of who comes behind.
+// permitsFrom are those of a turn, which has this ticket, and of the jobs between it and the job.
 func (a ahead) permitsFrom(ticket int64) int64 {
 	if a.mixed {
-		return (unitsBetween(ticket, a.end()) + a.squeezed) * a.numbers.unit()
+		return a.permitsByTickets(ticket)
 	}
 	waiting := max(0, a.last-max(a.first, a.line.below(ticket)))
 	turns := max(0, a.lastTurn-max(a.firstTurn, a.turns.below(ticket)))
-	return int64(waiting+turns) * a.cost()
+	return a.permitsByCount(waiting + turns)
+}
+
+// permitsByCount are those of so many jobs, where all costs are equal.
+func (a ahead) permitsByCount(jobs int) int64 { return times(int64(jobs), a.cost()) }
+
+// permitsByTickets are, at most, those of the jobs that have this ticket or a later one, where costs are mixed.
+func (a ahead) permitsByTickets(fromTicket int64) int64 {
+	return (unitsBetween(fromTicket, a.end()) + a.squeezed) * a.numbers.unit()
 }
 
 // unitsBetween is how many units of permits lie between two tickets.
-func unitsBetween(from, ends int64) int64 {
-	return rooms(ends-from+room-1) + rooms(max(ends, coarseStart)-max(from, coarseStart)+room-1)*(coarseUnits-1)
+func unitsBetween(fromTicket, endTicket int64) int64 {
+	return rooms(endTicket-fromTicket+room-1) + rooms(max(endTicket, coarseStart)-max(fromTicket, coarseStart)+room-1)*(coarseUnits-1)
 }
 
 // end is the ticket behind the last of them.

@@ -165,6 +165,10 @@ func (p *ruleCall) earliest(now, before, cost int64) int64 {
 // turns go when they were promised, which may be later, and between these and the job
 // there may be more. A job that is refused is told the instant that follows from this.
 //
+// Of the turns ahead it looks at the first and the last only. The first has the most permits behind it, and the last was
+// mostly promised the latest instant. Where one in between puts the job off for longer, the job comes too early. Then it is
+// granted only if there are permits for all turns, too; else it is told a later instant.
+//
 // Where costs differ nobody goes before the first who waits: a smaller job would take what
 // that one waits for, again and again. So a job that the first goes before is held up, and
 // comes when the first is expected at the latest.

@@ -243,25 +243,35 @@ local function ticket_before(rule, cost, ticket)
 end
 
 -- units_between is how many units lie between two tickets
-local function units_between(from, ends)
-  return ceil((ends - from) / ROOM) + ceil((max(ends, COARSE_START) - max(from, COARSE_START)) / ROOM) * (COARSE_UNITS - 1)
+local function units_between(from_ticket, end_ticket)
+  return ceil((end_ticket - from_ticket) / ROOM) + ceil((max(end_ticket, COARSE_START) - max(from_ticket, COARSE_START)) / ROOM) * (COARSE_UNITS - 1)
 end
 
--- permits is how many permits the jobs ahead want, from a ticket on: so many jobs in the line, and so many turns. Equal costs are
--- counted exactly. With mixed costs tickets bound it from above, with the costs of those who were squeezed in
--- between: no two jobs have tickets that overlap, see last_ticket.
-local function permits(rule, waiting, turns, from)
-  if not rule.mixed then return (waiting + turns) * cost_of(rule.waiting > 0 and rule.front or rule.turn_front) end
-  local ends = -PARK_OFFSET
+-- permits_by_count is how many permits so many of the jobs ahead want, where all costs are equal
+local function permits_by_count(rule, jobs)
+  return jobs * cost_of(rule.waiting > 0 and rule.front or rule.turn_front)
+end
+
+-- permits_by_tickets is how many permits the jobs ahead want at most that have this ticket or a later one. It is for mixed costs. No two
+-- jobs have tickets that overlap, see last_ticket. So the tickets bound it from above, with the costs of the jobs that were squeezed in between
+local function permits_by_tickets(rule, from_ticket)
+  local end_ticket = -PARK_OFFSET
   if rule.waiting > 0 then
     local m, ticket = at_rank(rule.line, rule.first_rank + rule.waiting - 1)
-    ends = ticket_behind(rule, cost_of(m), ticket)
+    end_ticket = ticket_behind(rule, cost_of(m), ticket)
   end
   if rule.turns_ahead > 0 then
     local m, ticket = at_rank(rule.turns, rule.first_turn_rank + rule.turns_ahead - 1)
-    ends = max(ends, ticket_behind(rule, cost_of(m), ticket))
+    end_ticket = max(end_ticket, ticket_behind(rule, cost_of(m), ticket))
   end
-  return (units_between(from, ends) + (mark(rule, SQUEEZED) or PARK_OFFSET) - PARK_OFFSET) * rule.limit.unit
+  return (units_between(from_ticket, end_ticket) + (mark(rule, SQUEEZED) or PARK_OFFSET) - PARK_OFFSET) * rule.limit.unit
+end
+
+-- permits_from is how many permits a turn ahead and the jobs between it and the job want. `turns` is how many of these are turns
+local function permits_from(rule, ticket, turns)
+  if rule.mixed then return permits_by_tickets(rule, ticket) end
+  local waiting = rule.waiting > 0 and max(0, rule.waiting - max(0, rule.parked + below(rule.line, ticket) - rule.first_rank)) or 0
+  return permits_by_count(rule, waiting + turns)
 end
 
 -- first_costs finds, of a line with mixed costs, what the first jobs ahead cost, in their order, and their sum; the ticket of the
@@ -292,9 +302,9 @@ local function count_ahead(rule)
   if rule.mixed then
     local next_ticket
     rule.costs, rule.ahead, next_ticket = first_costs(rule)
-    if next_ticket then rule.ahead = rule.ahead + permits(rule, rule.waiting, rule.turns_ahead, next_ticket) end
+    if next_ticket then rule.ahead = rule.ahead + permits_by_tickets(rule, next_ticket) end
   else
-    rule.ahead = many * cost
+    rule.ahead = permits_by_count(rule, many)
     if rule.kind.scratch and (cost > 1 or rule.want > 1) then
       rule.costs = {}
       for i = 1, min(many, WHOLE_JOBS) do rule.costs[i] = cost end
@@ -343,8 +353,11 @@ local function follow(rule, now, of, left)
 end
 
 -- rank counts the permits that go before the job, or before a newcomer: they are `ahead`. `costs` are the costs of the
--- first jobs among them. Turns have instants of their own. `promised_turns` lists these instants, each with the number of
--- permits that go between it and the job: {instant, permits, instant, permits ...}
+-- first jobs among them. Turns have instants of their own. `promised_turns` has those of the first and of the last turn ahead, each
+-- with the number of permits from that turn up to the job: {instant, permits} or {instant, permits, instant, permits}. From each follows
+-- an instant before which the job can't go. The first turn has the most permits behind it, and the last was mostly promised the latest
+-- instant. All turns would cost a look at each. Where one in between puts the job off for longer, the job comes too early. Then it
+-- is granted only if there are permits for all turns, too, as `ahead` counts them; else it is told a later instant
 local function rank(rule)
   rule.waiting, rule.turns_ahead, rule.ahead, rule.promised_turns, rule.costs, rule.front_index = 0, rule.end_turn_rank - rule.first_turn_rank, 0, nil, nil, nil
   if rule.ticket then
@@ -360,19 +373,11 @@ local function rank(rule)
   if rule.waiting > 0 and rule.turns_ahead > 0 and cost_of(rule.front) ~= cost_of(rule.turn_front) then rule.mixed = true end
   count_ahead(rule)
   if rule.turns_ahead == 0 then return end
-  rule.promised_turns = {}
-  local m, ticket, p, left = rule.turn_front, rule.turn_ticket, rule.turn_promised, rule.turns_ahead
-  repeat
-    local waiting = rule.waiting > 0 and max(0, rule.waiting - max(0, rule.parked + below(rule.line, ticket) - rule.first_rank)) or 0
-    rule.promised_turns[#rule.promised_turns + 1] = p or 0
-    rule.promised_turns[#rule.promised_turns + 1] = permits(rule, waiting, left, ticket)
-    local more = left > 1
-    if more then
-      left = 1
-      m, ticket = at_rank(rule.turns, rule.first_turn_rank + rule.turns_ahead - 1)
-      p = promised(rule, m)
-    end
-  until not more
+  rule.promised_turns = { rule.turn_promised or 0, permits_from(rule, rule.turn_ticket, rule.turns_ahead) }
+  if rule.turns_ahead > 1 then
+    local m, ticket = at_rank(rule.turns, rule.first_turn_rank + rule.turns_ahead - 1)
+    rule.promised_turns[3], rule.promised_turns[4] = promised(rule, m) or 0, permits_from(rule, ticket, 1)
+  end
 end
 
 -- squeeze adds the cost of one who stands between two whole ROOMs to what such jobs cost in

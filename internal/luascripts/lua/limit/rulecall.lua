@@ -41,7 +41,7 @@
 --   rank       waiting, turns_ahead    how many are ahead of the job
 --              ahead                how many permits these want
 --              costs, front_index   the costs of the first of them, and which of these is that of `front`
---              promised_turns       the turns that go before it, see rank: {instant, permits, instant, permits ...}
+--              promised_turns       the first and the last turn that go before it, see rank: {instant, permits, instant, permits}
 --   measure    by_ledger, by_turns  the first instants at which the rule admits the job
 --              behind_front         true when the first job of the line goes before it
 --
