@@ -51,15 +51,15 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	}
 	switch {
 	case a.Mode == luascripts.Try && v.binds:
-		c.done()
+		c.endWithoutGrant()
 		r.Promoted = c.offerUnheard(v, nil)
 	case v.at > latest && (latest <= c.now || !v.atMost(latest)):
 		c.leave()
-		c.done()
+		c.endWithoutGrant()
 		r.Status, r.Promoted = luascripts.TooLate, c.promote(func(p *ruleCall) bool { return p.place != nowhere })
 	case v.noPlace:
 		c.leave()
-		c.done()
+		c.endWithoutGrant()
 		r.Promoted = c.promoteInLinesLeft()
 	case !v.binds:
 		c.grant(&r, v.at, a.Token)
@@ -71,7 +71,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	default:
 		r.Status = luascripts.Booked
 		c.book(v, g)
-		c.done()
+		c.endWithoutGrant()
 		r.Promoted = c.offerUnheard(v, c.promoteInLinesLeft())
 		if p := v.rule; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
 			v.at, _ = p.line.promised.score(p.member)
@@ -132,8 +132,9 @@ func (c *call) promisedBefore(v verdict) int64 {
 	return 0
 }
 
-// done writes what a call leaves that spends nothing.
-func (c *call) done() {
+// endWithoutGrant writes what a call that spends nothing has to write of each rule, beside its places: the ledger lives on, and
+// the late jobs are parked.
+func (c *call) endWithoutGrant() {
 	for i := range c.rules {
 		c.rules[i].outlive()
 		c.rules[i].park() // or newcomers that only try would never get past more than 20

@@ -87,8 +87,9 @@ local function leave_all(rules)
   end
 end
 
--- done writes what a call leaves that spends nothing
-local function done(rules, now)
+-- end_without_grant writes what a call that spends nothing has to write of each rule, beside its places: the ledger lives on, and
+-- the late jobs are parked
+local function end_without_grant(rules, now)
   for _, rule in ipairs(rules) do
     outlive(rule, now)
     park(rule)
@@ -108,10 +109,11 @@ local function check_keys_of_one(script, rules)
   script.lines, script.no_tokens = { some = some }, quiet and not some
 end
 
--- charge spends permits of all rules. The ledgers are written when all calls are decided. But the
--- first write of a call that grants has to be one that needs memory: then a full Redis refuses the script
--- before it has changed anything. To leave a line needs none
-local function charge(script, rules, at, token, later)
+-- charge spends permits of all rules. The ledgers are written when all calls are decided, so one that several calls spend on is written
+-- once. `leaves` says that the job leaves its lines afterwards. Then the ledgers are written here, if the script has written nothing yet.
+-- A full Redis refuses a command that needs memory, but not after the script has written something. To leave a line needs no memory: it would
+-- succeed, and so would all writes after it. With a ledger as the first write, a full Redis refuses the script before it has changed anything
+local function charge(script, rules, at, token, leaves)
   local now, dirty = script.now, script.dirty
   for i = 1, #rules do
     local rule = rules[i]
@@ -125,7 +127,7 @@ local function charge(script, rules, at, token, later)
     if not rule.ledger.dirty then dirty[#dirty + 1] = rule.ledger end
     spend(rule, now, at, token)
   end
-  if not later and not script.wrote then
+  if leaves and not script.wrote then
     put_all(script)
     script.wrote = true
   end
@@ -200,7 +202,7 @@ local function grant_at_once(script, form, token, reach)
   if at > reach or form.longest >= 0 and at > now + form.longest then return nil end
   if gate and not (gate.covers(now) and gate.opened(at) == at) then return nil end
 
-  charge(script, rules, at, token, true)
+  charge(script, rules, at, token, false)
   if at == now and not form.want_left and not form.worthy then return from == 0 and -1 or now - from end
   for i = 1, count do rules[i].missed, rules[i].to_park = nil, NONE end
   local fence = rules[count].kind.lease and rules[count].ledger.fence or 0
@@ -228,20 +230,20 @@ end
 -- instant is when a call is admitted. The results:
 --   at          the instant
 --   binding     the index of the rule that holds the job up, or GATE; nil when the job is granted at the instant
---   delayed_by  the index of the rule that makes the instant so late, or GATE
+--   delayed_by  only without a binding: the index of the rule that makes the instant so late, or GATE; nil when the instant is now
 --   no_place    true when BOOK_WIDEST gives the job no place
 local function instant(call)
   local rules, gate, mode, now, reach = call.rules, call.form.gate, call.form.mode, call.now, call.reach
-  local at, delayed_by, binding = now, 1, nil
+  local at, delayed_by, binding = now, nil, nil
   local widest = widest_of(rules)
-  if opened(gate, now) > reach then return opened(gate, now), GATE, delayed_by, mode == BOOK_WIDEST end
+  if opened(gate, now) > reach then return opened(gate, now), GATE, nil, mode == BOOK_WIDEST end
   if mode == BOOK_WIDEST then
     local wide, wide_at, wide_binding, no_place = in_widest(rules, widest, now, reach)
     if wide then
       at, binding = wide_at, wide_binding
       if not no_place then binding = binding or refuses(rules, wide, widest) or widest end
-      if opened(gate, at) > at then return opened(gate, at), GATE, delayed_by, true end
-      return at, binding, delayed_by, no_place
+      if opened(gate, at) > at then return opened(gate, at), GATE, nil, true end
+      return at, binding, nil, no_place
     end
   end
 
@@ -258,6 +260,7 @@ local function instant(call)
     delayed_by = GATE
   end
   if not binding and mode >= BOOK then binding = widest end
+  if binding then delayed_by = nil end
   return at, binding, delayed_by, mode == BOOK_WIDEST and binding == GATE
 end
 
@@ -274,7 +277,7 @@ end
 -- grant spends the permits of a call and takes it out of its lines
 local function grant(script, call, at)
   local now, rules, promoted = call.now, call.rules, {}
-  charge(script, rules, at, call.token, false)
+  charge(script, rules, at, call.token, true)
   for _, rule in ipairs(rules) do
     park(rule)
     if rule.ticket then leave(rule) end
@@ -294,7 +297,7 @@ local function at_most(rule, latest) return rule and rule.kind.lease and rule.cl
 local function give_up(call, at, index)
   local now, promoted = call.now, {}
   leave_all(call.rules)
-  done(call.rules, now)
+  end_without_grant(call.rules, now)
   for _, rule in ipairs(call.rules) do promote(rule, now, promoted, rule.ticket) end
   return answer(call, TOO_LATE, index, at, promoted)
 end
@@ -302,7 +305,7 @@ end
 -- keep_no_place answers a call that waits in no line
 local function keep_no_place(call, status, binding, at)
   leave_all(call.rules)
-  done(call.rules, call.now)
+  end_without_grant(call.rules, call.now)
   return answer(call, status, binding, at, promote_in_lines_left(call.rules, nil, call.now))
 end
 
@@ -312,7 +315,7 @@ local function book(call, binding, at)
   -- a job keeps no turn until an hour when the gate is closed: the jobs behind it would have to wait for the next opening
   local turns = opened(call.form.gate, at) > at and places.NO_TURNS or places.ALL_TURNS
   local waits_at = places.take_places(rules, binding, at, now, turns)
-  done(rules, now)
+  end_without_grant(rules, now)
   local promoted = offer_unheard(binding_rule, now, promote_in_lines_left(rules, waits_at, now))
   -- the job may be one of those that were just promised the end of a lease
   if #promoted > 0 and binding_rule.kind.lease then at = promised(binding_rule, binding_rule.member) end
@@ -354,7 +357,7 @@ local function decide(script, form, keys, k, text)
 
   -- write
   if binding and mode == TRY then
-    done(rules, now)
+    end_without_grant(rules, now)
     return answer(call, REFUSED, binding, at, offer_unheard(rules[binding], now, {}))
   end
   local latest = longest >= 0 and now + longest or ledger.NEVER
