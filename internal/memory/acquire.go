@@ -198,36 +198,16 @@ const (
 
 // takePlaces gives the job its places while the binding rule holds it up until an instant.
 func (c *call) takePlaces(binding *ruleCall, at int64, turns turnsKept) {
-	admitted := c.admitted(binding)
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
 		case p == binding && p.follows(at):
 			p.takePlace(turn, at)
 		case p == binding:
 			p.takePlace(waits, at)
-		case p.group > 0 && p.group <= admitted && (turns == allTurns || turns == heldTurns && (p.place == waits || p.place == turn)):
+		case p.keepsTurn(binding, turns):
 			p.takePlace(turn, at)
 		default:
 			p.stepAside(at)
 		}
 	}
-}
-
-// admitted is the last group in which a job keeps its turn while a rule holds it
-// up. A lease holds up nobody at rates of its own key and wider ones.
-func (c *call) admitted(binding *ruleCall) int {
-	if binding.group > 0 {
-		return binding.group
-	}
-	last := 0
-	for i := range c.rules {
-		switch p := &c.rules[i]; {
-		case p.group == 0:
-		case p.sharesKey(binding):
-			return p.group - 1
-		default:
-			last = p.group
-		}
-	}
-	return last
 }

@@ -82,18 +82,23 @@ func (c *call) key(i int, name string, from *keys) *key {
 	return from.get(name, c.now)
 }
 
-// group numbers the rates: those side by side on one user key go together.
+// group numbers the rules by their keys, as groups of package luascripts: rates side by side on one key have one
+// number. A lease has the number of a rate on its key, or else the last one + 1.
 func (c *call) group() {
-	group := 0
+	last := 0
 	for i := range c.rules {
 		p := &c.rules[i]
 		if p.kind == luascripts.Leases {
+			p.group = last + 1
+			if same := slices.IndexFunc(c.rules[:i], func(other ruleCall) bool { return other.kind != luascripts.Leases && other.sharesKey(p) }); same >= 0 {
+				p.group = c.rules[same].group
+			}
 			continue
 		}
-		if group == 0 || !p.sharesKey(&c.rules[i-1]) {
-			group++
+		if last == 0 || !p.sharesKey(&c.rules[i-1]) {
+			last++
 		}
-		p.group = group
+		p.group = last
 	}
 }
 
@@ -102,7 +107,7 @@ func (c *call) group() {
 func (c *call) sets(visit func(set []ruleCall) bool) {
 	for from := 0; from < len(c.rules); {
 		to := from + 1
-		for to < len(c.rules) && c.rules[to].group > 0 && c.rules[to].group == c.rules[from].group {
+		for to < len(c.rules) && c.rules[to].kind != luascripts.Leases && c.rules[to].group == c.rules[from].group {
 			to++
 		}
 		if !visit(c.rules[from:to]) {
@@ -121,7 +126,7 @@ func (c *call) findAndMeasure() {
 // widest is the last of the rates; nil when there is none.
 func (c *call) widest() *ruleCall {
 	for i := len(c.rules) - 1; i >= 0; i-- {
-		if c.rules[i].group > 0 {
+		if c.rules[i].kind != luascripts.Leases {
 			return &c.rules[i]
 		}
 	}
@@ -238,7 +243,7 @@ func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 // else; nil when it does, or where there are no rates.
 func (c *call) onlyWidest() (wide []ruleCall) {
 	c.sets(func(set []ruleCall) bool {
-		if set[0].group > 0 {
+		if set[0].kind != luascripts.Leases {
 			wide = set
 		}
 		return true
@@ -257,11 +262,11 @@ func (c *call) inWidest(wide []ruleCall, reach int64) verdict {
 	v := verdict{at: at, binds: true}
 	for i := range c.rules {
 		p := &c.rules[i]
-		admitsAt := p.closed
-		if p.group > 0 {
-			admitsAt = p.byTurns
+		admitsAt, outside := p.closed, true
+		if p.kind != luascripts.Leases {
+			admitsAt, outside = p.byTurns, p.group != wide[0].group
 		}
-		if p.group != wide[0].group && admitsAt > v.at && !placed(wide) {
+		if outside && admitsAt > v.at && !placed(wide) {
 			v.at, v.rule, v.noPlace = admitsAt, p, true
 		}
 	}

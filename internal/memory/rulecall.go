@@ -14,7 +14,7 @@ type ruleCall struct {
 	*key
 	now, extra  int64
 	index       int // in the call, from 1
-	group       int // of rates on the same user key, from 1; 0 for leases
+	group       int // as rulecall.lua has it: rates side by side on one key share it; a lease has that of a rate on its key, or the last one + 1
 	id          string
 	oneKey      int // rules with one key for all jobs have one number
 	cost        int64
@@ -358,6 +358,18 @@ func (p *ruleCall) put(to place, ticket int64) {
 	}
 	p.mix()
 	p.line.add(p.member, ticket)
+}
+
+// keepsTurn says whether a job has a turn at a rule while the binding rule holds it up: in the narrower groups, which
+// admitted it, and in that of the binding rule. A job that waits for a lease keeps none at the rates of its key, nor at wider ones.
+func (p *ruleCall) keepsTurn(binding *ruleCall, turns turnsKept) bool {
+	switch {
+	case p.kind == luascripts.Leases || turns == noTurns:
+		return false
+	case turns == heldTurns && p.place != waits && p.place != turn:
+		return false
+	}
+	return p.group < binding.group || p.group == binding.group && binding.kind != luascripts.Leases
 }
 
 // stepAside leaves the job its ticket where another rule goes before this one.
