@@ -153,8 +153,9 @@ end
 --   parked          how many jobs are parked: they stand before all others
 --   first_unparked  the first job that is not parked, late or not
 --   first_rank      the rank of the first job that is neither parked nor late; up to line_ends the jobs wait
---   front           that job; front_ticket and front_promised are its ticket and its promise
---   first_turn_rank, end_turn_rank, turn_front  the same of the turns: ranks from the first to the second - 1 wait
+--   front           that job; front_promised is its promise
+--   first_turn_rank, end_turn_rank, turn_front, turn_promised  the same of the turns: ranks from the first to the second - 1 wait
+--   turn_ticket     the ticket of turn_front
 --   first_turn      the first of the turns, late or not
 --   to_park         up to 20 late jobs of each set, as arguments of a ZADD that parks them
 --   dead_turns      the first turns, as far as they hold up nobody: their jobs are late, or do not keep them any more. At most 20
@@ -188,7 +189,7 @@ local function read_line(rule, now, only_line, v)
   rule.first_unparked = m
   while m do
     if #rule.to_park == 40 or in_time(rule, m, p, now) then
-      rule.front, rule.front_ticket, rule.front_promised = m, ticket, p
+      rule.front, rule.front_promised = m, p
       break
     end
     found_late(rule, m, ticket)

@@ -16,7 +16,7 @@
 --
 --   rule_of    limit, kind, n, W    the limit, and what is asked often of it
 --              index                which rule of the call it is, from 1
---              want                 the cost
+--              want, cost           the cost, as a number and as text
 --              group, rule_closed, stated_worth    as in the text
 --   set_keys   key, tokens, line, turns    the keys; key is that of the ledger
 --              now                  Redis' clock
@@ -29,8 +29,8 @@
 --              marked               true when something beside promises is noted of the line
 --              mixed                true when costs differ
 --              top                  the first of the line, as read
---   read_line  parked, first_rank, end_rank, front, first_unparked, to_park    the line, see line.lua
---              first_turn_rank, end_turn_rank, turn_front, first_turn, dead_turns    the turns, see line.lua
+--   read_line  parked, first_rank, end_rank, first_unparked, front, front_promised, to_park    the line, see line.lua
+--              first_turn_rank, end_turn_rank, first_turn, turn_front, turn_ticket, turn_promised, dead_turns, kept_to_drop    the turns, see line.lua
 --              no_turns             true when the set of turns was read and is empty
 --              in_line              the job's ticket in the line
 --              in_kept              the ticket of its turn, by whatever policy
@@ -44,6 +44,8 @@
 --              promised_turns       the first and the last turn that go before it, see rank: {instant, permits, instant, permits}
 --   measure    by_ledger, by_turns  the first instants at which the rule admits the job
 --              behind_front         true when the first job of the line goes before it
+--   read_stated  stated_at, stated_until    what the holder of a grant says about it, see tokens.lua
+--   cancel.lua   found              the instant of the grant that is given back, 0 or less when it is none; nil when it is not known
 --
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
 
@@ -61,8 +63,8 @@ local charge_ahead, find_ticket, read_line, open_line, promote, rank =
 
 local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
--- rule_of makes a rule of its limit and fields. So many others are named that Lua makes room for all: without it
--- a field that is set to nil would have the table laid out anew at each call
+-- rule_of makes a rule of its limit and fields. Others are named only to make room: with more than 32 names Lua lays the table out
+-- for 64, which is enough for all fields. Otherwise fields that come and go would have it laid out anew at each call
 local function rule_of(limit, index, cost, group, closed_us, worth)
   return {
     limit = limit, kind = limit.kind, n = limit.n, W = limit.W, index = index,
