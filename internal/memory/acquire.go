@@ -45,7 +45,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	if gated := v.binds && v.rule == nil && !v.noPlace; gated && a.Mode != luascripts.Try && v.at <= latest {
 		v.at = c.afterOpening(g, v.at, latest)
 	}
-	r := luascripts.AcquireReply{From: instantOf(c.since()), Promised: instantOf(c.promisedBefore(v))}
+	r := luascripts.AcquireReply{From: instantOf(c.admitsSince()), Promised: instantOf(c.promisedBefore(v))}
 	if v.rule != nil {
 		r.Rule = v.rule.index
 	}
@@ -77,7 +77,7 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 			v.at, _ = p.line.promised.score(p.member)
 		}
 	}
-	r.At, r.Promoted = instantOf(v.at), c.missed(r.Promoted)
+	r.At, r.Promoted = instantOf(v.at), c.tellMissed(r.Promoted)
 	if a.WantLeft {
 		for i := range c.rules {
 			p := &c.rules[i]
@@ -109,11 +109,11 @@ func (c *call) promoteInLinesLeft() (next []luascripts.Promotion) {
 	return next
 }
 
-// since is from when on all ledgers admit the job.
-func (c *call) since() int64 {
+// admitsSince is from when on all ledgers admit the job.
+func (c *call) admitsSince() int64 {
 	from := int64(0)
 	for i := range c.rules {
-		from = max(from, c.rules[i].since())
+		from = max(from, c.rules[i].admitsSince())
 	}
 	return from
 }
@@ -200,7 +200,7 @@ const (
 func (c *call) takePlaces(binding *ruleCall, at int64, turns turnsKept) {
 	for i := range c.rules {
 		switch p := &c.rules[i]; {
-		case p == binding && p.follows(at):
+		case p == binding && p.onlyTurnsDelay(at):
 			p.takePlace(turn, at)
 		case p == binding:
 			p.takePlace(waits, at)

@@ -232,6 +232,6 @@ func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
 		c.rules[i].outlive()
 	}
 	return luascripts.RefreshReply{
-		Status: luascripts.Booked, Rule: delayedBy.index, At: instantOf(at), Before: int(before), Promoted: c.missed(c.promoteInLinesLeft()),
+		Status: luascripts.Booked, Rule: delayedBy.index, At: instantOf(at), Before: int(before), Promoted: c.tellMissed(c.promoteInLinesLeft()),
 	}
 }

@@ -149,9 +149,9 @@ func joint(set []ruleCall, at, reach int64) (_ int64, delayedBy *ruleCall) {
 	return at, delayedBy
 }
 
-// missed adds the jobs that were parked while they waited for a lease. A process that died
+// tellMissed adds the jobs that were parked while they waited for a lease. A process that died
 // may have kept from them that they should come.
-func (c *call) missed(promoted []luascripts.Promotion) []luascripts.Promotion {
+func (c *call) tellMissed(promoted []luascripts.Promotion) []luascripts.Promotion {
 	for i := range c.rules {
 		for _, m := range c.rules[i].missed {
 			promoted = c.rules[i].tell(promoted, c.now, m)

@@ -138,8 +138,8 @@ func (p *ruleCall) chargeAhead(now int64) (s state, left, frontAt int64) {
 	return s, max(0, left), frontAt
 }
 
-// follow says when jobs go one after the other, from the first on.
-func (p *ruleCall) follow(now int64) func(cost int64) int64 {
+// jobsOneByOne says when jobs go one after the other, from the first on.
+func (p *ruleCall) jobsOneByOne(now int64) func(cost int64) int64 {
 	s, left, more := p.state, int64(0), wholeJobs
 	of, whole := s.(chargeable)
 	if whole {
@@ -197,9 +197,9 @@ func (p *ruleCall) measure() {
 	}
 }
 
-// follows says that only turns ahead of the job put it off until an instant: then
+// onlyTurnsDelay says that only turns ahead of the job put it off until an instant: then
 // it does not exist for jobs of other policies, as they do not.
-func (p *ruleCall) follows(at int64) bool { return p.byTurns == at && p.byLedger < at }
+func (p *ruleCall) onlyTurnsDelay(at int64) bool { return p.byTurns == at && p.byLedger < at }
 
 // leftLine says that the job waited here, and does not any more.
 func (p *ruleCall) leftLine() bool {
@@ -207,8 +207,8 @@ func (p *ruleCall) leftLine() bool {
 	return p.place == waits && (!in || parked(ticket))
 }
 
-// since is from when on the ledger admits the job, which may be past.
-func (p *ruleCall) since() int64 {
+// admitsSince is from when on the ledger admits the job, which may be past.
+func (p *ruleCall) admitsSince() int64 {
 	if p.state.newest() == 0 && p.closed == 0 {
 		return 0
 	}

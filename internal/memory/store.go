@@ -68,7 +68,7 @@ func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.P
 		if p.ledger.state != nil {
 			r.Life = max(0, time.Duration(p.ledger.expires-c.now/1000)*time.Millisecond)
 		}
-		goes := p.follow(from)
+		goes := p.jobsOneByOne(from)
 		for _, w := range p.line.order[v.first:min(v.last, v.first+a.Most)] {
 			cost := costOf(w.member)
 			at := goes(cost)
@@ -89,7 +89,7 @@ func (s *Store) Reset(k luascripts.LimitKeys, n luascripts.Numbers) luascripts.C
 		p := &c.rules[0]
 		p.ledger, p.tokens = ledger{}, tokens{}
 		p.open()
-		r.Promoted = c.missed(p.promote(nil, false))
+		r.Promoted = c.tellMissed(p.promote(nil, false))
 	})
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version
@@ -256,7 +256,7 @@ func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
 		if c.cancel(a) {
 			r.Status = luascripts.Granted
 		}
-		r.Promoted = c.missed(c.promote(func(*ruleCall) bool { return true }))
+		r.Promoted = c.tellMissed(c.promote(func(*ruleCall) bool { return true }))
 	})
 	if no.status != 0 {
 		r.Status, r.Rule, r.Version = no.status, no.rule, no.version
@@ -311,7 +311,7 @@ func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
 		shut.line.promised.drop(closed)
 		shut.line.promised.drop(closedSince)
 		shut.open()
-		r.Promoted = c.missed(shut.promote(nil, true))
+		r.Promoted = c.tellMissed(shut.promote(nil, true))
 	})
 	if no.status != 0 {
 		r.Status, r.Rule, r.Version = no.status, no.rule, no.version
@@ -332,7 +332,7 @@ func (s *Store) Release(p luascripts.RuleCall, token uint64) luascripts.ReleaseR
 		r.Released = end > now
 	}
 	p.Kind = luascripts.Leases
-	no := s.runLocked(now, []luascripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.missed(c.rules[0].promote(nil, false)) })
+	no := s.runLocked(now, []luascripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.tellMissed(c.rules[0].promote(nil, false)) })
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version
 	}

@@ -9,8 +9,8 @@ local places = require("limit/places")
 local max = math.max
 local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earliest, ledger.worth
 local RESENT_WITHIN, NONE, OFFERED_FOR = numbers.RESENT_WITHIN, line.NONE, line.OFFERED_FOR
-local anybody, leave, missed, open_line, promote, park, promised =
-  line.anybody, line.leave, line.missed, line.open_line, line.promote, line.park, line.promised
+local anybody, leave, tell_missed, open_line, promote, park, promised =
+  line.anybody, line.leave, line.tell_missed, line.open_line, line.promote, line.park, line.promised
 local held_at, put, spend = tokens.held_at, tokens.put, tokens.spend
 local joint, last_of_group, promote_in_lines_left, find_and_measure, open_rule, set_job, set_keys =
   rulecall.joint, rulecall.last_of_group, rulecall.promote_in_lines_left, rulecall.find_and_measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
@@ -37,27 +37,27 @@ end
 -- A lease admits late only while it is closed: whoever has one now will not have it then.
 local function in_widest(rules, widest, now, reach)
   if rules[widest].kind.lease then return nil end
-  local from, placed, elsewhere = widest, false, false
-  while from > 1 and rules[from - 1].group == rules[widest].group do from = from - 1 end
+  local first_rule, placed, elsewhere = widest, false, false
+  while first_rule > 1 and rules[first_rule - 1].group == rules[widest].group do first_rule = first_rule - 1 end
   for i, rule in ipairs(rules) do
-    if i >= from and i <= widest then placed = placed or rule.ticket else elsewhere = elsewhere or rule.ticket end
+    if i >= first_rule and i <= widest then placed = placed or rule.ticket else elsewhere = elsewhere or rule.ticket end
   end
   if elsewhere and not placed then return nil end
 
-  local at, delayed_by = joint(rules, from, widest, now, nil, reach)
+  local at, delayed_by = joint(rules, first_rule, widest, now, nil, reach)
   local later, outside = at, nil -- the rule beside these rates that admits the job last, if that is after them
   for i, rule in ipairs(rules) do
-    local admits_at = i < from and rule.by_turns or i > widest and rule.closed or 0
+    local admits_at = i < first_rule and rule.by_turns or i > widest and rule.closed or 0
     if admits_at > later then later, outside = admits_at, i end
   end
-  if outside and not placed then return from, later, outside, true end
-  return from, at, at > reach and delayed_by or nil, false
+  if outside and not placed then return first_rule, later, outside, true end
+  return first_rule, at, at > reach and delayed_by or nil, false
 end
 
--- refuses is the first rule from..to that the job must not pass: somebody waits there and it has no ticket, or the first in line
+-- refuses is the first rule of first_rule..last_rule that the job must not pass: somebody waits there and it has no ticket, or the first in line
 -- goes before it
-local function refuses(rules, from, to)
-  for i = from, to do
+local function refuses(rules, first_rule, last_rule)
+  for i = first_rule, last_rule do
     if rules[i].behind_front or not rules[i].ticket and rules[i].front then return i end
   end
 end
@@ -135,10 +135,10 @@ end
 
 -- answer is the reply to a call; zeros at its end are left out
 local function answer(call, status, index, at, promoted)
-  local rules, from, before, fence = call.rules, call.from, call.promised, call.fence
-  promoted = missed(rules, call.now, promoted or {})
-  if #promoted == 0 and status ~= GRANTED and before == 0 and not call.want_left then return { status, index, at, from } end
-  local reply = { status, index, at, from, before, fence, #promoted / 3 }
+  local rules, admits_since, before, fence = call.rules, call.admits_since, call.promised, call.fence
+  promoted = tell_missed(rules, call.now, promoted or {})
+  if #promoted == 0 and status ~= GRANTED and before == 0 and not call.want_left then return { status, index, at, admits_since } end
+  local reply = { status, index, at, admits_since, before, fence, #promoted / 3 }
   for _, rule in ipairs(rules) do
     reply[#reply + 1] = status == GRANTED and rule.ledger.token == call.token and worth(rule) or 0
     reply[#reply + 1] = call.want_left and rule.to_park and rule.closed == 0 and (rule.nobody or not anybody(rule)) and free(rule, call.now) or 0
@@ -149,7 +149,7 @@ end
 
 -- repeated answers a copy of a call as the call was answered
 local function repeated(call, held)
-  call.from = held
+  call.admits_since = held
   for _, rule in ipairs(call.rules) do
     if rule.kind.lease and rule.ledger.token == call.token then
       call.fence = rule.ledger.fence
@@ -193,20 +193,21 @@ end
 -- they do not
 local function grant_at_once(script, form, token, reach)
   local now, rules, gate, count = script.now, form.rules, form.gate, #form.rules
-  local at, from = now, 0
+  local at, admits_since = now, 0
   for i = 1, count do
     local rule = rules[i]
     at = max(at, earliest(rule, max(now, rule.closed), 0, rule.want))
-    if rule.ledger.newest > 0 or rule.closed > 0 then from = max(from, earliest(rule, rule.closed, 0, rule.want)) end
+    if rule.ledger.newest > 0 or rule.closed > 0 then admits_since = max(admits_since, earliest(rule, rule.closed, 0, rule.want)) end
   end
   if at > reach or form.longest >= 0 and at > now + form.longest then return nil end
   if gate and not (gate.covers(now) and gate.opened(at) == at) then return nil end
 
   charge(script, rules, at, token, false)
-  if at == now and not form.want_left and not form.worthy then return from == 0 and -1 or now - from end
+  if at == now and not form.want_left and not form.worthy then return admits_since == 0 and -1 or now - admits_since end
   for i = 1, count do rules[i].missed, rules[i].to_park = nil, NONE end
   local fence = rules[count].kind.lease and rules[count].ledger.fence or 0
-  return answer({ rules = rules, now = now, token = token, want_left = form.want_left, from = from, promised = 0, fence = fence }, GRANTED, 0, at)
+  local call = { rules = rules, now = now, token = token, want_left = form.want_left, admits_since = admits_since, promised = 0, fence = fence }
+  return answer(call, GRANTED, 0, at)
 end
 
 -- find_places looks up, in the line of each rule, the place of the call's job and the jobs ahead of it
@@ -215,7 +216,7 @@ local function find_places(call)
   find_and_measure(call.rules, now)
   for _, rule in ipairs(call.rules) do
     rule.last_promise = rule.ticket and rule.last_promise or 0
-    if rule.ledger.newest > 0 or rule.closed > 0 then call.from = max(call.from, earliest(rule, rule.closed, rule.ahead, rule.want)) end
+    if rule.ledger.newest > 0 or rule.closed > 0 then call.admits_since = max(call.admits_since, earliest(rule, rule.closed, rule.ahead, rule.want)) end
   end
 end
 
@@ -338,7 +339,7 @@ local function decide(script, form, keys, k, text)
   end
   local job = string.sub(text, 10)
   for _, rule in ipairs(rules) do set_job(rule, job) end
-  local call = { form = form, rules = rules, now = now, reach = reach, token = token, want_left = form.want_left, from = 0, promised = 0, fence = 0 }
+  local call = { form = form, rules = rules, now = now, reach = reach, token = token, want_left = form.want_left, admits_since = 0, promised = 0, fence = 0 }
   if failed then return answer(call, failed, which, newer) end
   if gate and not gate.covers(now) then return answer(call, ledger.NOT_COVERED, 0, 0) end
   if held and held < 0 then return answer(call, WITHDRAWN, 0, 0) end

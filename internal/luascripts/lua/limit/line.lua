@@ -278,26 +278,27 @@ end
 -- first_costs finds, of a line with mixed costs, what the first jobs ahead cost, in their order, and their sum; the ticket of the
 -- job after these; and, as rule.front_index, which of these costs is that of `front`
 local function first_costs(rule)
-  local waiting, turns, first, first_turn = NONE, NONE, rule.first_rank, rule.first_turn_rank
-  if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, first, first + min(rule.waiting, WHOLE_JOBS + 1) - 1, "WITHSCORES") end
-  if rule.turns_ahead > 0 then turns = redis.call("ZRANGE", rule.turns, first_turn, first_turn + min(rule.turns_ahead, WHOLE_JOBS + 1) - 1, "WITHSCORES") end
+  local waiting_jobs, turn_jobs, first, first_turn = NONE, NONE, rule.first_rank, rule.first_turn_rank
+  local last, last_turn = first + min(rule.waiting, WHOLE_JOBS + 1) - 1, first_turn + min(rule.turns_ahead, WHOLE_JOBS + 1) - 1
+  if rule.waiting > 0 then waiting_jobs = redis.call("ZRANGE", rule.line, first, last, "WITHSCORES") end
+  if rule.turns_ahead > 0 then turn_jobs = redis.call("ZRANGE", rule.turns, first_turn, last_turn, "WITHSCORES") end
   local costs, sum, i, j = {}, 0, 1, 1
   while true do
-    local ticket, other = tonumber(waiting[i + 1]), tonumber(turns[j + 1])
+    local ticket, other = tonumber(waiting_jobs[i + 1]), tonumber(turn_jobs[j + 1])
     if #costs == WHOLE_JOBS or not (ticket or other) then return costs, sum, ticket and other and min(ticket, other) or ticket or other end
     if ticket and (not other or ticket <= other) then
       rule.front_index = rule.front_index or #costs + 1
-      costs[#costs + 1], i = cost_of(waiting[i]), i + 2
+      costs[#costs + 1], i = cost_of(waiting_jobs[i]), i + 2
     else
-      costs[#costs + 1], j = cost_of(turns[j]), j + 2
+      costs[#costs + 1], j = cost_of(turn_jobs[j]), j + 2
     end
     sum = sum + costs[#costs]
   end
 end
 
--- count_ahead finds how many permits go before those of the job, and what the first jobs of these cost, when
+-- count_permits finds how many permits go before those of the job, and what the first jobs of these cost, when
 -- earliest must be told whole jobs
-local function count_ahead(rule)
+local function count_permits(rule)
   local many = rule.waiting + rule.turns_ahead
   local cost = cost_of(rule.waiting > 0 and rule.front or rule.turn_front)
   if rule.mixed then
@@ -336,9 +337,9 @@ local function charge_ahead(rule, now)
   return of, max(0, left), front_at
 end
 
--- follow returns a function. Each call of it says when the next job goes, of those that come one by one behind
+-- jobs_one_by_one returns a function. Each call of it says when the next job goes, of those that come one by one behind
 -- the jobs that charge_ahead let go
-local function follow(rule, now, of, left)
+local function jobs_one_by_one(rule, now, of, left)
   local kind, limit, more = rule.kind, rule.limit, WHOLE_JOBS - #(rule.costs or NONE)
   if rule.kind.scratch and of == rule.ledger then of = kind.scratch(of) end
   return function(cost)
@@ -353,13 +354,13 @@ local function follow(rule, now, of, left)
   end
 end
 
--- rank counts the permits that go before the job, or before a newcomer: they are `ahead`. `costs` are the costs of the
+-- count_ahead_of_job counts the permits that go before the job, or before a newcomer: they are `ahead`. `costs` are the costs of the
 -- first jobs among them. Turns have instants of their own. `promised_turns` has those of the first and of the last turn ahead, each
 -- with the number of permits from that turn up to the job: {instant, permits} or {instant, permits, instant, permits}. From each follows
 -- an instant before which the job can't go. The first turn has the most permits behind it, and the last was mostly promised the latest
 -- instant. All turns would cost a look at each. Where one in between puts the job off for longer, the job comes too early. Then it
 -- is granted only if there are permits for all turns, too, as `ahead` counts them; else it is told a later instant
-local function rank(rule)
+local function count_ahead_of_job(rule)
   rule.waiting, rule.turns_ahead, rule.ahead, rule.promised_turns, rule.costs, rule.front_index = 0, rule.end_turn_rank - rule.first_turn_rank, 0, nil, nil, nil
   if rule.ticket then
     local ticket = unparked(rule.ticket)
@@ -372,7 +373,7 @@ local function rank(rule)
   if rule.waiting + rule.turns_ahead == 0 then return end
   -- who came to the line by another policy did not see these turns
   if rule.waiting > 0 and rule.turns_ahead > 0 and cost_of(rule.front) ~= cost_of(rule.turn_front) then rule.mixed = true end
-  count_ahead(rule)
+  count_permits(rule)
   if rule.turns_ahead == 0 then return end
   rule.promised_turns = { rule.turn_promised or 0, permits_from(rule, rule.turn_ticket, rule.turns_ahead) }
   if rule.turns_ahead > 1 then
@@ -453,9 +454,9 @@ local function sooner(rule, now, member, p, promoted)
   if (p or 0) - at > 1000 then tell(rule, at, member, promoted) end
 end
 
--- missed tells those who were parked to come: their notice may have been lost with a process,
+-- tell_missed tells those who were parked to come: their notice may have been lost with a process,
 -- and what they know otherwise may be an instant far ahead
-local function missed(rules, now, promoted)
+local function tell_missed(rules, now, promoted)
   for _, rule in ipairs(rules) do
     for _, m in ipairs(rule.missed or NONE) do tell(rule, now, m, promoted) end
   end
@@ -465,7 +466,7 @@ end
 -- with_promotions ends a reply with its promotions: how many jobs may come earlier than they were promised, and
 -- of each {rule, at_us, member}, of which the member, "cost:job", is text. Those who were parked for a lease are among them
 local function with_promotions(reply, rules, now, promoted)
-  missed(rules, now, promoted)
+  tell_missed(rules, now, promoted)
   reply[#reply + 1] = #promoted / 3
   for _, v in ipairs(promoted) do reply[#reply + 1] = v end
   return reply
@@ -492,9 +493,9 @@ return {
   CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, NOTES_TO = NOTES_TO,
   PARKED_FOR = PARKED_FOR, MIXED = MIXED, NONE = NONE, OFFERED_FOR = OFFERED_FOR, PARK_OFFSET = PARK_OFFSET,
   PARKED_TO = PARKED_TO, ROOM = ROOM, SINCE = SINCE, PROMISE_OFFSET = PROMISE_OFFSET, anybody = anybody, at_rank = at_rank,
-  charge_ahead = charge_ahead, cost_of = cost_of, find_ticket = find_ticket, follow = follow,
+  charge_ahead = charge_ahead, cost_of = cost_of, find_ticket = find_ticket, jobs_one_by_one = jobs_one_by_one,
   is_parked = is_parked, kept_score = kept_score, kept_ticket = kept_ticket, is_squeezed = is_squeezed,
-  leave = leave, line_ends = line_ends, mark = mark, missed = missed, unparked = unparked, open_line = open_line, park = park, promote = promote,
-  rank = rank, read_line = read_line, squeeze = squeeze, tell = tell, ticket_before = ticket_before, ticket_behind = ticket_behind,
+  leave = leave, line_ends = line_ends, mark = mark, tell_missed = tell_missed, unparked = unparked, open_line = open_line, park = park, promote = promote,
+  count_ahead_of_job = count_ahead_of_job, read_line = read_line, squeeze = squeeze, tell = tell, ticket_before = ticket_before, ticket_behind = ticket_behind,
   promised = promised, with_promotions = with_promotions,
 }
