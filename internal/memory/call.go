@@ -37,14 +37,14 @@ func (s *Store) runLocked(now int64, rules []luascripts.RuleCall, policy, job st
 	}
 	c.group()
 	for i := range c.rules {
-		p := &c.rules[i]
-		p.member = memberOf(luascripts.Member{Job: job, Cost: rules[i].Cost})
+		rule := &c.rules[i]
+		rule.member = memberOf(luascripts.Member{Job: job, Cost: rules[i].Cost})
 		if t := rules[i].Closed; !t.IsZero() && t.UnixMicro() > c.now {
-			p.ruleClosed = t.UnixMicro()
+			rule.ruleClosed = t.UnixMicro()
 		}
-		p.open()
-		if p.turns = &p.none; len(rules) > 1 {
-			p.turns = p.key.turns(policy)
+		rule.open()
+		if rule.turns = &rule.none; len(rules) > 1 {
+			rule.turns = rule.key.turns(policy)
 		}
 	}
 	run(c)
@@ -57,26 +57,26 @@ func (s *Store) runLocked(now int64, rules []luascripts.RuleCall, policy, job st
 
 // read finds the key of a rule.
 func (c *call) read(i int, a *luascripts.RuleCall, from *keys) refusal {
-	p := &c.rules[i]
-	*p = ruleCall{
+	rule := &c.rules[i]
+	*rule = ruleCall{
 		numbers: numbersOf(a.Numbers), now: c.now, extra: c.extra, index: i + 1,
 		id: a.ID, oneKey: a.OneKey, cost: int64(a.Cost), worth: a.Worth, statedAt: microsOf(a.At), statedUntil: microsOf(a.Until),
 	}
-	if !p.covers(c.now) {
-		return refusal{status: luascripts.NotCovered, rule: p.index}
+	if !rule.covers(c.now) {
+		return refusal{status: luascripts.NotCovered, rule: rule.index}
 	}
-	p.key = c.key(i, a.Ledger(), from)
-	if p.ledger.state != nil && p.ledger.version > p.version {
-		return refusal{luascripts.Outdated, p.index, p.ledger.version}
+	rule.key = c.key(i, a.Ledger(), from)
+	if rule.ledger.state != nil && rule.ledger.version > rule.version {
+		return refusal{luascripts.Outdated, rule.index, rule.ledger.version}
 	}
 	return refusal{}
 }
 
 // key is that of a rule before this one, or another.
 func (c *call) key(i int, name string, from *keys) *key {
-	for _, p := range c.rules[:i] {
-		if p.name == name {
-			return p.key
+	for _, rule := range c.rules[:i] {
+		if rule.name == name {
+			return rule.key
 		}
 	}
 	return from.get(name, c.now)
@@ -87,18 +87,18 @@ func (c *call) key(i int, name string, from *keys) *key {
 func (c *call) group() {
 	last := 0
 	for i := range c.rules {
-		p := &c.rules[i]
-		if p.kind == luascripts.Leases {
-			p.group = last + 1
-			if same := slices.IndexFunc(c.rules[:i], func(other ruleCall) bool { return other.kind != luascripts.Leases && other.sharesKey(p) }); same >= 0 {
-				p.group = c.rules[same].group
+		rule := &c.rules[i]
+		if rule.kind == luascripts.Leases {
+			rule.group = last + 1
+			if same := slices.IndexFunc(c.rules[:i], func(other ruleCall) bool { return other.kind != luascripts.Leases && other.sharesKey(rule) }); same >= 0 {
+				rule.group = c.rules[same].group
 			}
 			continue
 		}
-		if last == 0 || !p.sharesKey(&c.rules[i-1]) {
+		if last == 0 || !rule.sharesKey(&c.rules[i-1]) {
 			last++
 		}
-		p.group = last
+		rule.group = last
 	}
 }
 
@@ -142,8 +142,8 @@ func joint(set []ruleCall, at, reach int64) (_ int64, delayedBy *ruleCall) {
 		}
 	}
 	for i := range set {
-		if p := &set[i]; p.byLedger > reach && p.byTurns > at {
-			at, delayedBy = p.byTurns, p
+		if rule := &set[i]; rule.byLedger > reach && rule.byTurns > at {
+			at, delayedBy = rule.byTurns, rule
 		}
 	}
 	return at, delayedBy
@@ -232,8 +232,8 @@ func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 	}
 	if mode.NeverGrants() && !v.binds {
 		v.binds, v.rule = true, &c.rules[len(c.rules)-1]
-		if p := c.widest(); p != nil {
-			v.rule = p
+		if rule := c.widest(); rule != nil {
+			v.rule = rule
 		}
 	}
 	return v
@@ -261,13 +261,13 @@ func (c *call) inWidest(wide []ruleCall, reach int64) verdict {
 	at, delayedBy := joint(wide, c.now, reach)
 	v := verdict{at: at, binds: true}
 	for i := range c.rules {
-		p := &c.rules[i]
-		admitsAt, outside := p.closed, true
-		if p.kind != luascripts.Leases {
-			admitsAt, outside = p.byTurns, p.group != wide[0].group
+		rule := &c.rules[i]
+		admitsAt, outside := rule.closed, true
+		if rule.kind != luascripts.Leases {
+			admitsAt, outside = rule.byTurns, rule.group != wide[0].group
 		}
 		if outside && admitsAt > v.at && !placed(wide) {
-			v.at, v.rule, v.noPlace = admitsAt, p, true
+			v.at, v.rule, v.noPlace = admitsAt, rule, true
 		}
 	}
 	switch {
@@ -284,7 +284,7 @@ func (c *call) inWidest(wide []ruleCall, reach int64) verdict {
 
 // placed says that the job has a place in any of them.
 func placed(set []ruleCall) bool {
-	return slices.ContainsFunc(set, func(p ruleCall) bool { return p.place != nowhere })
+	return slices.ContainsFunc(set, func(rule ruleCall) bool { return rule.place != nowhere })
 }
 
 // refuses is the first of them in whose line others wait, before the job.
