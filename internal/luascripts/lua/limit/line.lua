@@ -357,9 +357,9 @@ end
 -- count_ahead_of_job counts the permits that go before the job, or before a newcomer: they are `ahead`. `costs` are the costs of the
 -- first jobs among them. Turns have instants of their own. `promised_turns` has those of the first and of the last turn ahead, each
 -- with the number of permits from that turn up to the job: {instant, permits} or {instant, permits, instant, permits}. From each follows
--- an instant before which the job can't go. The first turn has the most permits behind it, and the last was mostly promised the latest
--- instant. All turns would cost a look at each. Where one in between puts the job off for longer, the job comes too early. Then it
--- is granted only if there are permits for all turns, too, as `ahead` counts them; else it is told a later instant
+-- when the job goes at the earliest, if that turn goes as it was promised. The first turn has the most permits behind it, and the last
+-- was mostly promised the latest instant. All turns would cost a look at each. Where one in between puts the job off for longer, the
+-- job comes too early. Then it is granted only if there are permits for all turns, too, as `ahead` counts them; else it is told a later instant
 local function count_ahead_of_job(rule)
   rule.waiting, rule.turns_ahead, rule.ahead, rule.promised_turns, rule.costs, rule.front_index = 0, rule.end_turn_rank - rule.first_turn_rank, 0, nil, nil, nil
   if rule.ticket then
