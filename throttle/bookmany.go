@@ -34,7 +34,7 @@ type BookRequest struct {
 // mode is what a script may do for the request.
 func (w *BookRequest) mode() luascripts.Mode {
 	if w.LastRuleOnly {
-		return luascripts.BookLastRule
+		return luascripts.BookWidest
 	}
 	return luascripts.Book
 }

@@ -64,7 +64,7 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 		_, err := s.ask(ctx, c, base, 0)
 		return err
 	}
-	if a.Mode == luascripts.BookLastRule {
+	if a.Mode == luascripts.BookWidest {
 		if last := lastRateSlot(a.Rules); last.to > 0 {
 			return s.bookLastRule(ctx, c, last, base)
 		}

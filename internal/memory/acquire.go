@@ -14,13 +14,13 @@ func (c *call) repeated(token uint64, held int64) luascripts.AcquireReply {
 	}
 	r := luascripts.AcquireReply{Status: luascripts.Granted, At: instantOf(held), From: instantOf(held)}
 	for i := range c.rules {
-		p := &c.rules[i]
+		rule := &c.rules[i]
 		worth := int64(0)
-		if p.ledger.token == token {
-			worth = p.state.worth(p.numbers)
+		if rule.ledger.token == token {
+			worth = rule.state.worth(rule.numbers)
 		}
-		if l, ok := p.state.(*leases); ok {
-			if end, _ := p.heldAt(token); p.ledger.token == token {
+		if l, ok := rule.state.(*leases); ok {
+			if end, _ := rule.heldAt(token); rule.ledger.token == token {
 				r.Fence = l.fence
 			} else if end > 0 {
 				r.Fence = l.anew()
@@ -45,43 +45,43 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 	if gated := v.binds && v.rule == nil && !v.noPlace; gated && a.Mode != luascripts.Try && v.at <= latest {
 		v.at = c.afterOpening(g, v.at, latest)
 	}
-	r := luascripts.AcquireReply{From: instantOf(c.since()), Promised: instantOf(c.promisedBefore(v))}
+	r := luascripts.AcquireReply{From: instantOf(c.admitsSince()), Promised: instantOf(c.promisedBefore(v))}
 	if v.rule != nil {
 		r.Rule = v.rule.index
 	}
 	switch {
 	case a.Mode == luascripts.Try && v.binds:
-		c.done()
+		c.endWithoutGrant()
 		r.Promoted = c.offerUnheard(v, nil)
 	case v.at > latest && (latest <= c.now || !v.atMost(latest)):
 		c.leave()
-		c.done()
-		r.Status, r.Promoted = luascripts.TooLate, c.promote(func(p *ruleCall) bool { return p.place != nowhere })
+		c.endWithoutGrant()
+		r.Status, r.Promoted = luascripts.TooLate, c.promote(func(rule *ruleCall) bool { return rule.place != nowhere })
 	case v.noPlace:
 		c.leave()
-		c.done()
+		c.endWithoutGrant()
 		r.Promoted = c.promoteInLinesLeft()
 	case !v.binds:
 		c.grant(&r, v.at, a.Token)
 		// a job that came earlier than it was promised lets those behind it come earlier, too; and turns may have
 		// been promised the end of a lease, which comes nearer whenever one is given back
 		leased := c.rules[len(c.rules)-1].kind == luascripts.Leases
-		early := func(p *ruleCall) bool { return leased || p.place == turn && p.lastPromise > v.at+1000 }
+		early := func(rule *ruleCall) bool { return leased || rule.place == turn && rule.lastPromise > v.at+1000 }
 		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promote(early)
 	default:
 		r.Status = luascripts.Booked
 		c.book(v, g)
-		c.done()
+		c.endWithoutGrant()
 		r.Promoted = c.offerUnheard(v, c.promoteInLinesLeft())
-		if p := v.rule; p != nil && p.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may be one of those who were just promised the end of a lease
-			v.at, _ = p.line.promised.score(p.member)
+		if rule := v.rule; rule != nil && rule.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may have just been promised the end of a lease
+			v.at, _ = rule.line.promised.score(rule.member)
 		}
 	}
-	r.At, r.Promoted = instantOf(v.at), c.missed(r.Promoted)
+	r.At, r.Promoted = instantOf(v.at), c.tellMissed(r.Promoted)
 	if a.WantLeft {
 		for i := range c.rules {
-			p := &c.rules[i]
-			r.Left = append(r.Left, p.free(p.line.anybody()))
+			rule := &c.rules[i]
+			r.Left = append(r.Left, rule.free(rule.line.anybody()))
 		}
 	}
 	return r
@@ -89,31 +89,31 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 
 // offerUnheard lets the next in line know of a lease that is free, when it has not heard of it.
 func (c *call) offerUnheard(v verdict, promoted []luascripts.Promotion) []luascripts.Promotion {
-	p := v.rule
-	if p == nil || p.kind != luascripts.Leases || p.view.front == "" || p.view.front == p.member || p.closed > 0 {
+	rule := v.rule
+	if rule == nil || rule.kind != luascripts.Leases || rule.view.front == "" || rule.view.front == rule.member || rule.closed > 0 {
 		return promoted
 	}
-	if promised, _ := p.line.promised.score(p.view.front); promised <= p.now+offeredFor || p.state.free(p.numbers, p.now) <= 0 {
+	if promised, _ := rule.line.promised.score(rule.view.front); promised <= rule.now+offeredFor || rule.state.free(rule.numbers, rule.now) <= 0 {
 		return promoted
 	}
-	return p.promote(promoted, false)
+	return rule.promote(promoted, false)
 }
 
 // promoteInLinesLeft promotes the next job of each line that the call's job has left.
 func (c *call) promoteInLinesLeft() (next []luascripts.Promotion) {
 	for i := range c.rules {
-		if p := &c.rules[i]; p.leftLine() {
-			next = p.promote(next, false)
+		if rule := &c.rules[i]; rule.leftLine() {
+			next = rule.promote(next, false)
 		}
 	}
 	return next
 }
 
-// since is from when on all ledgers admit the job.
-func (c *call) since() int64 {
+// admitsSince is from when on all ledgers admit the job.
+func (c *call) admitsSince() int64 {
 	from := int64(0)
 	for i := range c.rules {
-		from = max(from, c.rules[i].since())
+		from = max(from, c.rules[i].admitsSince())
 	}
 	return from
 }
@@ -132,8 +132,9 @@ func (c *call) promisedBefore(v verdict) int64 {
 	return 0
 }
 
-// done writes what a call leaves that spends nothing.
-func (c *call) done() {
+// endWithoutGrant writes what a call that spends nothing has to write of each rule, beside its places: the ledger lives on, and
+// the late jobs are parked.
+func (c *call) endWithoutGrant() {
 	for i := range c.rules {
 		c.rules[i].outlive()
 		c.rules[i].park() // or newcomers that only try would never get past more than 20
@@ -151,11 +152,11 @@ func (c *call) leave() {
 
 func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
 	for i := range c.rules {
-		p := &c.rules[i]
-		p.spend(at, token)
-		p.park()
-		r.Worth = append(r.Worth, p.state.worth(p.numbers))
-		if l, ok := p.state.(*leases); ok {
+		rule := &c.rules[i]
+		rule.spend(at, token)
+		rule.park()
+		r.Worth = append(r.Worth, rule.state.worth(rule.numbers))
+		if l, ok := rule.state.(*leases); ok {
 			r.Fence = l.fence
 		}
 	}
@@ -197,36 +198,16 @@ const (
 
 // takePlaces gives the job its places while the binding rule holds it up until an instant.
 func (c *call) takePlaces(binding *ruleCall, at int64, turns turnsKept) {
-	admitted := c.admitted(binding)
 	for i := range c.rules {
-		switch p := &c.rules[i]; {
-		case p == binding && p.follows(at):
-			p.takePlace(turn, at)
-		case p == binding:
-			p.takePlace(waits, at)
-		case p.group > 0 && p.group <= admitted && (turns == allTurns || turns == heldTurns && (p.place == waits || p.place == turn)):
-			p.takePlace(turn, at)
+		switch rule := &c.rules[i]; {
+		case rule == binding && rule.onlyTurnsDelay(at):
+			rule.takePlace(turn, at)
+		case rule == binding:
+			rule.takePlace(waits, at)
+		case rule.keepsTurn(binding, turns):
+			rule.takePlace(turn, at)
 		default:
-			p.stepAside(at)
+			rule.stepAside(at)
 		}
 	}
-}
-
-// admitted is the last group in which a job keeps its turn while a rule holds it
-// up. A lease holds up nobody at rates of its own key and wider ones.
-func (c *call) admitted(binding *ruleCall) int {
-	if binding.group > 0 {
-		return binding.group
-	}
-	last := 0
-	for i := range c.rules {
-		switch p := &c.rules[i]; {
-		case p.group == 0:
-		case p.sharesKey(binding):
-			return p.group - 1
-		default:
-			last = p.group
-		}
-	}
-	return last
 }

@@ -10,20 +10,20 @@ func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 	at := int64(0)
 	found, until := c.found(a.Token)
 	for i := range c.rules {
-		p, held := &c.rules[i], found[i]
-		p.takeBack(a.Token, held, until)
+		rule, held := &c.rules[i], found[i]
+		rule.takeBack(a.Token, held, until)
 		if i == 0 {
 			given, at = held > 0, max(held, c.now)
 		}
 		switch {
 		case a.Job == "":
 		case !a.Back:
-			p.leave()
+			rule.leave()
 		case held <= 0 || !given: // a copy of this call finds nothing given: it must not take the place away
 		case i == 0:
-			p.joinAt(waits, p.firstTicket(), at)
+			rule.joinAt(waits, rule.firstTicket(), at)
 		default:
-			p.joinAt(aside, p.firstTicket(), at)
+			rule.joinAt(aside, rule.firstTicket(), at)
 		}
 	}
 	return given
@@ -38,14 +38,14 @@ func (c *call) found(token uint64) (held []int64, until int64) {
 	}
 	first := int64(0)
 	for i := range c.rules {
-		p := &c.rules[i]
-		held[i] = p.granted(token, first)
+		rule := &c.rules[i]
+		held[i] = rule.granted(token, first)
 		if first == 0 {
 			first = held[i]
 		}
-		stated := p.statedUntil
-		if stated == 0 && held[i] > 0 && p.kind != luascripts.Leases {
-			stated = held[i] + p.counts() // who knew the token alone may know the instant later: it must not come back twice
+		stated := rule.statedUntil
+		if stated == 0 && held[i] > 0 && rule.kind != luascripts.Leases {
+			stated = held[i] + rule.counts() // who knew the token alone may know the instant later: it must not come back twice
 		}
 		until = max(until, stated)
 	}
@@ -53,72 +53,72 @@ func (c *call) found(token uint64) (held []int64, until int64) {
 }
 
 // takeBack gives a grant back. The token refuses from now on, in the first rule for all.
-func (p *ruleCall) takeBack(token uint64, held, until int64) {
+func (r *ruleCall) takeBack(token uint64, held, until int64) {
 	if token == 0 {
 		return
 	}
-	own := p.index == 1 || p.kind == luascripts.Leases
+	own := r.index == 1 || r.kind == luascripts.Leases
 	if own {
-		p.tokens.drop(token)
+		r.tokens.drop(token)
 	}
-	if held > 0 && p.kind != luascripts.Leases { // a lease is gone with its token
-		p.refund(token, held)
+	if held > 0 && r.kind != luascripts.Leases { // a lease is gone with its token
+		r.refund(token, held)
 	}
 	if own {
-		p.tokens.withdraw(token, held, until, p.now, p.extra)
+		r.tokens.withdraw(token, held, until, r.now, r.extra)
 	}
 }
 
-func (p *ruleCall) refund(token uint64, held int64) {
-	if p.ledger.token == token {
-		p.ledger.token = 0
+func (r *ruleCall) refund(token uint64, held int64) {
+	if r.ledger.token == token {
+		r.ledger.token = 0
 	}
-	if refund(p.numbers, p.state, held, p.cost, p.worth, max(p.now, p.state.newest())) {
-		p.store()
+	if refund(r.numbers, r.state, held, r.cost, r.worth, max(r.now, r.state.newest())) {
+		r.store()
 	}
 }
 
 // joinAt gives the job the place of a ticket.
-func (p *ruleCall) joinAt(to place, ticket, at int64) {
-	p.line.promised.add(p.member, at)
-	p.put(to, ticket)
-	p.keep(at)
+func (r *ruleCall) joinAt(to place, ticket, at int64) {
+	r.line.promised.add(r.member, at)
+	r.put(to, ticket)
+	r.keep(at)
 }
 
 // adjust corrects what the rule was charged, and returns how much more it holds now.
-func (p *ruleCall) adjust(token, charge uint64, held int64, promoted []luascripts.Promotion) (spent int64, _ []luascripts.Promotion) {
-	if p.kind == luascripts.Leases || p.cost == 0 {
+func (r *ruleCall) adjust(token, charge uint64, held int64, promoted []luascripts.Promotion) (spent int64, _ []luascripts.Promotion) {
+	if r.kind == luascripts.Leases || r.cost == 0 {
 		return 0, promoted
 	}
-	at := p.now
-	if want := p.cost; want > 0 { // charge what was used; a rule that can't owe is charged what is free at most
-		at = max(p.now, p.state.newest())
-		if spent = want; p.noDebt() {
-			spent = min(want, max(0, p.state.free(p.numbers, at)))
+	at := r.now
+	if want := r.cost; want > 0 { // charge what was used; a rule that can't owe is charged what is free at most
+		at = max(r.now, r.state.newest())
+		if spent = want; r.noDebt() {
+			spent = min(want, max(0, r.state.free(r.numbers, at)))
 		}
-		if p.cost = spent; spent > 0 {
-			p.spend(at, charge)
+		if r.cost = spent; spent > 0 {
+			r.spend(at, charge)
 		}
-		p.cost = want
+		r.cost = want
 	} else if held > 0 {
-		p.lessen(token, held)
-		promoted = p.promote(promoted, true)
+		r.lessen(token, held)
+		promoted = r.promote(promoted, true)
 	}
-	p.tokens.keepAdjustment(charge, at, p.counts(), p.now, p.extra)
+	r.tokens.keepAdjustment(charge, at, r.counts(), r.now, r.extra)
 	return spent, promoted
 }
 
 // lessen gives back some of what a token was granted. When that was all of the newest
 // grant the ledger's newest instant is one before it: the token goes where it has its own.
-func (p *ruleCall) lessen(token uint64, held int64) {
-	newest := p.state.newest()
-	if refund(p.numbers, p.state, held, -p.cost, p.worth, max(p.now, newest)) {
-		p.store()
+func (r *ruleCall) lessen(token uint64, held int64) {
+	newest := r.state.newest()
+	if refund(r.numbers, r.state, held, -r.cost, r.worth, max(r.now, newest)) {
+		r.store()
 	}
-	if p.ledger.token == token && p.state.newest() != newest {
-		p.ledger.token = 0
-		if !p.ledger.remembered {
-			p.tokens.remember(token, newest, p.now, p.extra)
+	if r.ledger.token == token && r.state.newest() != newest {
+		r.ledger.token = 0
+		if !r.ledger.remembered {
+			r.tokens.remember(token, newest, r.now, r.extra)
 		}
 	}
 }
@@ -143,11 +143,11 @@ func (c *call) close(shut *ruleCall, us int64) int64 {
 		return until
 	}
 	for i := range c.rules {
-		switch p := &c.rules[i]; {
-		case p == shut:
-			p.joinAt(waits, p.ticketOfPostponed(since), until)
-		case p.place == nowhere:
-			p.joinAt(turn, p.ticketOfPostponed(since), until)
+		switch rule := &c.rules[i]; {
+		case rule == shut:
+			rule.joinAt(waits, rule.ticketOfPostponed(since), until)
+		case rule.place == nowhere:
+			rule.joinAt(turn, rule.ticketOfPostponed(since), until)
 		}
 	}
 	return until
@@ -156,36 +156,36 @@ func (c *call) close(shut *ruleCall, us int64) int64 {
 // ticketOfPostponed is the ticket behind the last job that was postponed since the key was
 // closed, and before all other jobs. When so many were postponed that no ticket is left
 // between them, it is that of the last one.
-func (p *ruleCall) ticketOfPostponed(since int64) int64 {
-	ticket := p.firstTicket()
-	last, some := p.line.marked(lastPostponed)
-	if in, _ := p.line.marked(postponedIn); some && in == since && last >= ticket {
+func (r *ruleCall) ticketOfPostponed(since int64) int64 {
+	ticket := r.firstTicket()
+	last, some := r.line.marked(lastPostponed)
+	if in, _ := r.line.marked(postponedIn); some && in == since && last >= ticket {
 		ticket = min(last+1, (rooms(last)+1)*room-1)
 		if ticket%room != 0 {
-			p.line.mark(squeezed, p.line.squeezedIn()+p.unitsOf(p.cost))
+			r.line.mark(squeezed, r.line.squeezedIn()+r.unitsOf(r.cost))
 		}
 	}
-	p.line.mark(lastPostponed, ticket)
-	p.line.mark(postponedIn, since)
+	r.line.mark(lastPostponed, ticket)
+	r.line.mark(postponedIn, since)
 	return ticket
 }
 
 // spend makes a grant at an instant that is not before earliest's.
-func (p *ruleCall) spend(at int64, token uint64) {
-	was, wasAt, remembered := p.ledger.token, p.state.newest(), p.ledger.remembered
-	atOnce := p.index == 1 && (p.w < resentWithin || was != 0 && wasAt+resentWithin > p.now)
-	p.state.charge(p.numbers, at, p.cost)
-	p.ledger.token, p.ledger.remembered = token, p.kind != luascripts.Leases && (p.index > 1 || atOnce)
-	p.store()
-	if p.kind == luascripts.Leases {
-		p.tokens.lend(token, at+p.w, p.now, p.extra)
+func (r *ruleCall) spend(at int64, token uint64) {
+	was, wasAt, remembered := r.ledger.token, r.state.newest(), r.ledger.remembered
+	atOnce := r.index == 1 && (r.w < resentWithin || was != 0 && wasAt+resentWithin > r.now)
+	r.state.charge(r.numbers, at, r.cost)
+	r.ledger.token, r.ledger.remembered = token, r.kind != luascripts.Leases && (r.index > 1 || atOnce)
+	r.store()
+	if r.kind == luascripts.Leases {
+		r.tokens.lend(token, at+r.w, r.now, r.extra)
 		return
 	}
 	if !remembered {
-		p.tokens.remember(was, wasAt, p.now, p.extra)
+		r.tokens.remember(was, wasAt, r.now, r.extra)
 	}
 	if atOnce {
-		p.tokens.remember(token, at, p.now, p.extra)
+		r.tokens.remember(token, at, r.now, r.extra)
 	}
 }
 
@@ -194,11 +194,11 @@ func (p *ruleCall) spend(at int64, token uint64) {
 func (c *call) standsAt() *ruleCall {
 	var first *ruleCall
 	for i := range c.rules {
-		switch p := &c.rules[i]; {
-		case p.place == waits:
-			return p
-		case p.place != nowhere && first == nil:
-			first = p
+		switch rule := &c.rules[i]; {
+		case rule.place == waits:
+			return rule
+		case rule.place != nowhere && first == nil:
+			first = rule
 		}
 	}
 	return first
@@ -232,6 +232,6 @@ func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
 		c.rules[i].outlive()
 	}
 	return luascripts.RefreshReply{
-		Status: luascripts.Booked, Rule: delayedBy.index, At: instantOf(at), Before: int(before), Promoted: c.missed(c.promoteInLinesLeft()),
+		Status: luascripts.Booked, Rule: delayedBy.index, At: instantOf(at), Before: int(before), Promoted: c.tellMissed(c.promoteInLinesLeft()),
 	}
 }

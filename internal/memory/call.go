@@ -37,14 +37,14 @@ func (s *Store) runLocked(now int64, rules []luascripts.RuleCall, policy, job st
 	}
 	c.group()
 	for i := range c.rules {
-		p := &c.rules[i]
-		p.member = memberOf(luascripts.Member{Job: job, Cost: rules[i].Cost})
+		rule := &c.rules[i]
+		rule.member = memberOf(luascripts.Member{Job: job, Cost: rules[i].Cost})
 		if t := rules[i].Closed; !t.IsZero() && t.UnixMicro() > c.now {
-			p.ruleClosed = t.UnixMicro()
+			rule.ruleClosed = t.UnixMicro()
 		}
-		p.open()
-		if p.turns = &p.none; len(rules) > 1 {
-			p.turns = p.key.turns(policy)
+		rule.open()
+		if rule.turns = &rule.none; len(rules) > 1 {
+			rule.turns = rule.key.turns(policy)
 		}
 	}
 	run(c)
@@ -57,43 +57,48 @@ func (s *Store) runLocked(now int64, rules []luascripts.RuleCall, policy, job st
 
 // read finds the key of a rule.
 func (c *call) read(i int, a *luascripts.RuleCall, from *keys) refusal {
-	p := &c.rules[i]
-	*p = ruleCall{
+	rule := &c.rules[i]
+	*rule = ruleCall{
 		numbers: numbersOf(a.Numbers), now: c.now, extra: c.extra, index: i + 1,
 		id: a.ID, oneKey: a.OneKey, cost: int64(a.Cost), worth: a.Worth, statedAt: microsOf(a.At), statedUntil: microsOf(a.Until),
 	}
-	if !p.covers(c.now) {
-		return refusal{status: luascripts.NotCovered, rule: p.index}
+	if !rule.covers(c.now) {
+		return refusal{status: luascripts.NotCovered, rule: rule.index}
 	}
-	p.key = c.key(i, a.Ledger(), from)
-	if p.ledger.state != nil && p.ledger.version > p.version {
-		return refusal{luascripts.Outdated, p.index, p.ledger.version}
+	rule.key = c.key(i, a.Ledger(), from)
+	if rule.ledger.state != nil && rule.ledger.version > rule.version {
+		return refusal{luascripts.Outdated, rule.index, rule.ledger.version}
 	}
 	return refusal{}
 }
 
 // key is that of a rule before this one, or another.
 func (c *call) key(i int, name string, from *keys) *key {
-	for _, p := range c.rules[:i] {
-		if p.name == name {
-			return p.key
+	for _, rule := range c.rules[:i] {
+		if rule.name == name {
+			return rule.key
 		}
 	}
 	return from.get(name, c.now)
 }
 
-// group numbers the rates: those side by side on one user key go together.
+// group numbers the rules by their keys, as groups of package luascripts: rates side by side on one key have one
+// number. A lease has the number of a rate on its key, or else the last one + 1.
 func (c *call) group() {
-	group := 0
+	last := 0
 	for i := range c.rules {
-		p := &c.rules[i]
-		if p.kind == luascripts.Leases {
+		rule := &c.rules[i]
+		if rule.kind == luascripts.Leases {
+			rule.group = last + 1
+			if same := slices.IndexFunc(c.rules[:i], func(other ruleCall) bool { return other.kind != luascripts.Leases && other.sharesKey(rule) }); same >= 0 {
+				rule.group = c.rules[same].group
+			}
 			continue
 		}
-		if group == 0 || !p.sharesKey(&c.rules[i-1]) {
-			group++
+		if last == 0 || !rule.sharesKey(&c.rules[i-1]) {
+			last++
 		}
-		p.group = group
+		rule.group = last
 	}
 }
 
@@ -102,7 +107,7 @@ func (c *call) group() {
 func (c *call) sets(visit func(set []ruleCall) bool) {
 	for from := 0; from < len(c.rules); {
 		to := from + 1
-		for to < len(c.rules) && c.rules[to].group > 0 && c.rules[to].group == c.rules[from].group {
+		for to < len(c.rules) && c.rules[to].kind != luascripts.Leases && c.rules[to].group == c.rules[from].group {
 			to++
 		}
 		if !visit(c.rules[from:to]) {
@@ -121,7 +126,7 @@ func (c *call) findAndMeasure() {
 // widest is the last of the rates; nil when there is none.
 func (c *call) widest() *ruleCall {
 	for i := len(c.rules) - 1; i >= 0; i-- {
-		if c.rules[i].group > 0 {
+		if c.rules[i].kind != luascripts.Leases {
 			return &c.rules[i]
 		}
 	}
@@ -137,16 +142,16 @@ func joint(set []ruleCall, at, reach int64) (_ int64, delayedBy *ruleCall) {
 		}
 	}
 	for i := range set {
-		if p := &set[i]; p.byLedger > reach && p.byTurns > at {
-			at, delayedBy = p.byTurns, p
+		if rule := &set[i]; rule.byLedger > reach && rule.byTurns > at {
+			at, delayedBy = rule.byTurns, rule
 		}
 	}
 	return at, delayedBy
 }
 
-// missed adds the jobs that were parked while they waited for a lease. A process that died
+// tellMissed adds the jobs that were parked while they waited for a lease. A process that died
 // may have kept from them that they should come.
-func (c *call) missed(promoted []luascripts.Promotion) []luascripts.Promotion {
+func (c *call) tellMissed(promoted []luascripts.Promotion) []luascripts.Promotion {
 	for i := range c.rules {
 		for _, m := range c.rules[i].missed {
 			promoted = c.rules[i].tell(promoted, c.now, m)
@@ -170,7 +175,7 @@ type verdict struct {
 	binds bool      // a rule or the gate holds the job up
 	rule  *ruleCall // the binding rule, nil for the gate; or else the rule that makes the instant so late, nil for none
 
-	noPlace bool // nor does the job get a place: [luascripts.BookLastRule]
+	noPlace bool // nor does the job get a place: [luascripts.BookWidest]
 }
 
 // atMost says that the instant is told by a lease that ends then, and may be given back before, when its key is open.
@@ -195,9 +200,9 @@ func (v verdict) freeBeforeClosing(g gate, now, reach int64, mode luascripts.Mod
 // alone. Who only books is held up by the widest rate.
 func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 	if opens := g.opened(c.now); opens > reach {
-		return verdict{at: opens, binds: true, noPlace: mode == luascripts.BookLastRule}
+		return verdict{at: opens, binds: true, noPlace: mode == luascripts.BookWidest}
 	}
-	if wide := c.onlyWidest(); mode == luascripts.BookLastRule && wide != nil {
+	if wide := c.onlyWidest(); mode == luascripts.BookWidest && wide != nil {
 		v := c.inWidest(wide, reach)
 		if opens := g.opened(v.at); opens > v.at {
 			return verdict{at: opens, binds: true, noPlace: true}
@@ -221,14 +226,14 @@ func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 	switch opens := g.opened(v.at); {
 	case opens <= v.at, v.freeBeforeClosing(g, c.now, reach, mode):
 	case v.binds || opens > reach:
-		return verdict{at: opens, binds: true, noPlace: mode == luascripts.BookLastRule}
+		return verdict{at: opens, binds: true, noPlace: mode == luascripts.BookWidest}
 	default:
 		v.at, v.rule = opens, nil
 	}
 	if mode.NeverGrants() && !v.binds {
 		v.binds, v.rule = true, &c.rules[len(c.rules)-1]
-		if p := c.widest(); p != nil {
-			v.rule = p
+		if rule := c.widest(); rule != nil {
+			v.rule = rule
 		}
 	}
 	return v
@@ -238,7 +243,7 @@ func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 // else; nil when it does, or where there are no rates.
 func (c *call) onlyWidest() (wide []ruleCall) {
 	c.sets(func(set []ruleCall) bool {
-		if set[0].group > 0 {
+		if set[0].kind != luascripts.Leases {
 			wide = set
 		}
 		return true
@@ -256,13 +261,13 @@ func (c *call) inWidest(wide []ruleCall, reach int64) verdict {
 	at, delayedBy := joint(wide, c.now, reach)
 	v := verdict{at: at, binds: true}
 	for i := range c.rules {
-		p := &c.rules[i]
-		admitsAt := p.closed
-		if p.group > 0 {
-			admitsAt = p.byTurns
+		rule := &c.rules[i]
+		admitsAt, outside := rule.closed, true
+		if rule.kind != luascripts.Leases {
+			admitsAt, outside = rule.byTurns, rule.group != wide[0].group
 		}
-		if p.group != wide[0].group && admitsAt > v.at && !placed(wide) {
-			v.at, v.rule, v.noPlace = admitsAt, p, true
+		if outside && admitsAt > v.at && !placed(wide) {
+			v.at, v.rule, v.noPlace = admitsAt, rule, true
 		}
 	}
 	switch {
@@ -279,7 +284,7 @@ func (c *call) inWidest(wide []ruleCall, reach int64) verdict {
 
 // placed says that the job has a place in any of them.
 func placed(set []ruleCall) bool {
-	return slices.ContainsFunc(set, func(p ruleCall) bool { return p.place != nowhere })
+	return slices.ContainsFunc(set, func(rule ruleCall) bool { return rule.place != nowhere })
 }
 
 // refuses is the first of them in whose line others wait, before the job.

@@ -78,25 +78,25 @@ func fresh(l *numbers) state {
 
 // under is the state as the numbers of a call see it. It is the ledger's own
 // when these did not change, and a copy otherwise.
-func (g *ledger) under(l *numbers) state {
+func (led *ledger) under(l *numbers) state {
 	switch {
-	case g.state == nil:
+	case led.state == nil:
 		return fresh(l)
-	case g.figures == l.figures:
-		return g.state
+	case led.figures == l.figures:
+		return led.state
 	}
 	var s state
 	switch {
-	case g.kind == l.kind:
-		s = g.state.carriedOver(&numbers{figures: g.figures}, l)
+	case led.kind == l.kind:
+		s = led.state.carriedOver(&numbers{figures: led.figures}, l)
 	case l.kind == luascripts.Leases: // who was granted permits holds none of them
 		return fresh(l)
 	default:
-		s = replay(l, g.state.grants(l))
+		s = replay(l, led.state.grants(l))
 	}
 	if c, ok := s.(counted); ok {
 		// also when all of it was given back: nothing goes before it
-		c.count().at = max(s.newest(), g.state.newest())
+		c.count().at = max(s.newest(), led.state.newest())
 		c.count().changed = c.count().at
 	}
 	return s
@@ -163,9 +163,9 @@ func (l *numbers) stricter(old *numbers) bool {
 }
 
 // keep stores a state under the numbers of a call.
-func (g *ledger) keep(l *numbers, s state, now, extra int64) {
-	g.figures, g.state, g.version = l.figures, s, l.version
-	g.expires = max(g.expires, expiry(now, s.life(l)-now+extra))
+func (led *ledger) keep(l *numbers, s state, now, extra int64) {
+	led.figures, led.state, led.version = l.figures, s, l.version
+	led.expires = max(led.expires, expiry(now, s.life(l)-now+extra))
 }
 
 // expiry is when a key is forgotten that must live so many microseconds: whole

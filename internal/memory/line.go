@@ -47,18 +47,18 @@ type line struct {
 }
 
 // live never shortens what the line has.
-func (q *line) live(now, us int64) {
-	until := max(q.expires, q.promised.expires, expiry(now, us))
-	for _, s := range []*set{&q.set, &q.promised, &q.kept} {
+func (ln *line) live(now, us int64) {
+	until := max(ln.expires, ln.promised.expires, expiry(now, us))
+	for _, s := range []*set{&ln.set, &ln.promised, &ln.kept} {
 		if s.len() > 0 {
 			s.expires = until
 		}
 	}
 }
 
-func (q *line) expire(ms int64) {
-	if ms > max(q.expires, q.promised.expires) {
-		*q = line{}
+func (ln *line) expire(ms int64) {
+	if ms > max(ln.expires, ln.promised.expires) {
+		*ln = line{}
 	}
 }
 
@@ -91,22 +91,22 @@ func unparked(ticket int64) int64 {
 }
 
 // isMixed says that tickets have to be counted, and not members.
-func (q *line) isMixed() bool {
-	_, is := q.promised.score(mixed)
+func (ln *line) isMixed() bool {
+	_, is := ln.promised.score(mixed)
 	return is
 }
 
 // marked is the value of one of those with parkOffset added.
-func (q *line) marked(name string) (int64, bool) {
-	v, ok := q.promised.score(name)
+func (ln *line) marked(name string) (int64, bool) {
+	v, ok := ln.promised.score(name)
 	return v - parkOffset, ok
 }
 
-func (q *line) mark(name string, v int64) { q.promised.add(name, v+parkOffset) }
+func (ln *line) mark(name string, v int64) { ln.promised.add(name, v+parkOffset) }
 
 // squeezedIn are the units that tickets do not show.
-func (q *line) squeezedIn() int64 {
-	if n, some := q.marked(squeezed); some {
+func (ln *line) squeezedIn() int64 {
+	if n, some := ln.marked(squeezed); some {
 		return n
 	}
 	return 0
@@ -114,39 +114,39 @@ func (q *line) squeezedIn() int64 {
 
 // squeezeOut takes the units of one who leaves off them, if its ticket is no whole
 // room.
-func (q *line) squeezeOut(ticket, units int64) {
-	switch left := q.squeezedIn() - units; {
+func (ln *line) squeezeOut(ticket, units int64) {
+	switch left := ln.squeezedIn() - units; {
 	case ticket%room == 0:
 	case left > 0:
-		q.mark(squeezed, left)
+		ln.mark(squeezed, left)
 	default:
-		q.promised.drop(squeezed)
+		ln.promised.drop(squeezed)
 	}
 }
 
-func (q *line) mix() { q.promised.add(mixed, math.MaxInt64) }
+func (ln *line) mix() { ln.promised.add(mixed, math.MaxInt64) }
 
 // closedUntil is 0 when the key is open.
-func (q *line) closedUntil(now int64) int64 {
-	if until, _ := q.promised.score(closed); until > now {
+func (ln *line) closedUntil(now int64) int64 {
+	if until, _ := ln.promised.score(closed); until > now {
 		return until
 	}
 	return 0
 }
 
 // overdue says whether one who could be the first of the line is not expected any more.
-func (q *line) overdue(m string, now int64) bool {
-	promised, known := q.promised.score(m)
+func (ln *line) overdue(m string, now int64) bool {
+	promised, known := ln.promised.score(m)
 	return !known || promised+grace < now
 }
 
 // anyPromise says whether any job has a place: in the line, or among the turns of some policy.
-func (q *line) anyPromise() bool {
-	return slices.ContainsFunc(q.promised.order, func(p scored[string]) bool { return jobOf(p.member) != "" })
+func (ln *line) anyPromise() bool {
+	return slices.ContainsFunc(ln.promised.order, func(p scored[string]) bool { return jobOf(p.member) != "" })
 }
 
 // anybody says that somebody waits, late or not.
-func (q *line) anybody() bool { return q.below(unparkedFrom) < q.len() }
+func (ln *line) anybody() bool { return ln.below(unparkedFrom) < ln.len() }
 
 // view is the line at an instant: the parked, the late, and from first on those
 // who wait.
@@ -156,12 +156,12 @@ type view struct {
 	front               string // "" when nobody waits
 }
 
-func (q *line) read(job string, now int64) view {
-	v := view{last: q.len()}
-	v.parked = q.below(unparkedFrom)
+func (ln *line) read(job string, now int64) view {
+	v := view{last: ln.len()}
+	v.parked = ln.below(unparkedFrom)
 	for v.first = v.parked; v.first < v.last; v.first++ {
-		m := q.order[v.first].member
-		if m == job || len(v.late) == lateMost || !q.overdue(m, now) {
+		m := ln.order[v.first].member
+		if m == job || len(v.late) == lateMost || !ln.overdue(m, now) {
 			v.front = m
 			return v
 		}
@@ -170,17 +170,17 @@ func (q *line) read(job string, now int64) view {
 	return v
 }
 
-func (q *line) park(v view) {
+func (ln *line) park(v view) {
 	for _, m := range v.late {
-		if ticket, ok := q.score(m); ok && !parked(ticket) {
-			q.add(m, ticket-parkOffset)
+		if ticket, ok := ln.score(m); ok && !parked(ticket) {
+			ln.add(m, ticket-parkOffset)
 		}
 	}
 }
 
 // keep makes the line outlive a promise by the time that somebody stays parked.
-func (q *line) keep(at, now, extra int64) {
-	q.live(now, at-now+parkedFor+extra)
+func (ln *line) keep(at, now, extra int64) {
+	ln.live(now, at-now+parkedFor+extra)
 }
 
 // ahead are those who go before a job: ranks in the line, and in the turns of
@@ -218,7 +218,7 @@ func (a ahead) permits() int64 {
 	case a.count() == 0:
 		return 0
 	case !a.mixed:
-		return min(permitsAheadMost, times(int64(a.count()), a.cost()))
+		return min(permitsAheadMost, a.permitsByCount(a.count()))
 	}
 	sum := int64(0)
 	costs, _, next := a.firstCosts()
@@ -226,7 +226,7 @@ func (a ahead) permits() int64 {
 		sum += c
 	}
 	if next != nil {
-		sum += a.permitsFrom(next.score)
+		sum += a.permitsByTickets(next.score)
 	}
 	return min(permitsAheadMost, sum)
 }
@@ -256,19 +256,27 @@ func (a ahead) firstCosts() (costs []int64, frontIndex int, next *scored[string]
 	}
 }
 
-// permitsFrom are those of the one who has this ticket, and of who comes behind.
+// permitsFrom are those of a turn, which has this ticket, and of the jobs between it and the job.
 func (a ahead) permitsFrom(ticket int64) int64 {
 	if a.mixed {
-		return (unitsBetween(ticket, a.end()) + a.squeezed) * a.numbers.unit()
+		return a.permitsByTickets(ticket)
 	}
 	waiting := max(0, a.last-max(a.first, a.line.below(ticket)))
 	turns := max(0, a.lastTurn-max(a.firstTurn, a.turns.below(ticket)))
-	return int64(waiting+turns) * a.cost()
+	return a.permitsByCount(waiting + turns)
+}
+
+// permitsByCount are those of so many jobs, where all costs are equal.
+func (a ahead) permitsByCount(jobs int) int64 { return times(int64(jobs), a.cost()) }
+
+// permitsByTickets are, at most, those of the jobs that have this ticket or a later one, where costs are mixed.
+func (a ahead) permitsByTickets(fromTicket int64) int64 {
+	return (unitsBetween(fromTicket, a.end()) + a.squeezed) * a.numbers.unit()
 }
 
 // unitsBetween is how many units of permits lie between two tickets.
-func unitsBetween(from, ends int64) int64 {
-	return rooms(ends-from+room-1) + rooms(max(ends, coarseStart)-max(from, coarseStart)+room-1)*(coarseUnits-1)
+func unitsBetween(fromTicket, endTicket int64) int64 {
+	return rooms(endTicket-fromTicket+room-1) + rooms(max(endTicket, coarseStart)-max(fromTicket, coarseStart)+room-1)*(coarseUnits-1)
 }
 
 // end is the ticket behind the last of them.

@@ -4,84 +4,84 @@ import "github.com/headwayq/headway/internal/luascripts"
 
 // promote adds the jobs of a rule that may come earlier than they were promised. Of a rate
 // these are the first job in line and, when asked for, the first turn, unless that is the call's own job. Of leases see offer.
-func (p *ruleCall) promote(promoted []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
-	job := p.member
-	p.member = ""
-	defer func() { p.member = job }()
+func (r *ruleCall) promote(promoted []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
+	job := r.member
+	r.member = ""
+	defer func() { r.member = job }()
 	var first []string
-	if p.kind == luascripts.Leases {
-		p.view, p.turnsLeft = p.line.read("", p.now), p.leftTurns()
-		p.park() // or the next call would tell them again
-		promoted = p.offer(promoted)
-	} else if v := p.line.read("", p.now); v.front != "" {
+	if r.kind == luascripts.Leases {
+		r.view, r.deadTurns = r.line.read("", r.now), r.findDeadTurns()
+		r.park() // or the next call would tell them again
+		promoted = r.offer(promoted)
+	} else if v := r.line.read("", r.now); v.front != "" {
 		first = append(first, v.front)
 	}
 	if turnToo {
-		if rank := len(p.leftTurns()); rank < p.turns.len() && p.turns.order[rank].member != job {
-			first = append(first, p.turns.order[rank].member)
+		if rank := len(r.findDeadTurns()); rank < r.turns.len() && r.turns.order[rank].member != job {
+			first = append(first, r.turns.order[rank].member)
 		}
 	}
 	for _, m := range first {
-		at := p.earliest(max(p.now, p.closed), 0, costOf(m))
-		if promised, _ := p.line.promised.score(m); promised-at > 1000 {
-			promoted = p.tell(promoted, at, m)
+		at := r.earliest(max(r.now, r.closed), 0, costOf(m))
+		if promised, _ := r.line.promised.score(m); promised-at > 1000 {
+			promoted = r.tell(promoted, at, m)
 		}
 	}
 	return promoted
 }
 
 // tell adds that a member may come at an instant.
-func (p *ruleCall) tell(promoted []luascripts.Promotion, at int64, member string) []luascripts.Promotion {
-	return append(promoted, luascripts.Promotion{Rule: p.index, At: instantOf(at), Job: jobOf(member), Cost: int(costOf(member))})
+func (r *ruleCall) tell(promoted []luascripts.Promotion, at int64, member string) []luascripts.Promotion {
+	return append(promoted, luascripts.Promotion{Rule: r.index, At: instantOf(at), Job: jobOf(member), Cost: int(costOf(member))})
 }
 
 // offer tells the next in line that there is a lease for them, and those behind
 // when one ends. A lease counts as free when at most a tenth of it is left, and at most 40 ms.
-func (p *ruleCall) offer(promoted []luascripts.Promotion) []luascripts.Promotion {
-	v := p.line.read("", p.now)
-	waiting := p.line.order[v.first:v.last]
+func (r *ruleCall) offer(promoted []luascripts.Promotion) []luascripts.Promotion {
+	v := r.line.read("", r.now)
+	waiting := r.line.order[v.first:v.last]
 	free := 0
-	if p.closed == 0 {
-		free = int(max(0, p.state.free(p.numbers, p.now+min(soonMost, p.w/10))))
+	if r.closed == 0 {
+		free = int(max(0, r.state.free(r.numbers, r.now+min(soonMost, r.w/10))))
 	}
 	for _, w := range waiting[:min(free, offerMost, len(waiting))] {
-		if promised, _ := p.line.promised.score(w.member); promised > p.now+offeredFor {
-			p.line.promised.add(w.member, p.now+offeredFor)
+		if promised, _ := r.line.promised.score(w.member); promised > r.now+offeredFor {
+			r.line.promised.add(w.member, r.now+offeredFor)
 		}
-		promoted = p.tell(promoted, p.now, w.member) // a job that was told before is told again: the notice may have been lost
+		promoted = r.tell(promoted, r.now, w.member) // a job that was told before is told again: the notice may have been lost
 	}
-	return p.tellNext(p.tellAhead(promoted, waiting, free), waiting, free)
+	return r.tellNext(r.tellAhead(promoted, waiting, free), waiting, free)
 }
 
 // tellNext tells the first behind the free leases when one ends that was not renewed
 // in time. Its holder has died, so the end stays where it is; and those whom tellAhead
 // told it may have gone before, for leases that were given back.
-func (p *ruleCall) tellNext(promoted []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
+func (r *ruleCall) tellNext(promoted []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
 	if free >= len(waiting) {
 		return promoted
 	}
-	at, m := p.earliest(max(p.now, p.closed), int64(free), 1), waiting[free].member
-	if promised, _ := p.line.promised.score(m); 2*(at-p.now) > p.w || promised <= at+1000 {
+	at, m := r.earliest(max(r.now, r.closed), int64(free), 1), waiting[free].member
+	if promised, _ := r.line.promised.score(m); 2*(at-r.now) > r.w || promised <= at+1000 {
 		return promoted
 	}
-	p.line.promised.add(m, at)
-	return p.tell(promoted, at, m)
+	r.line.promised.add(m, at)
+	return r.tell(promoted, at, m)
 }
 
 // tellAhead tells the jobs behind the free leases when the leases end that are held. A notice
 // can be lost with the process that received it, so these jobs come by themselves. Twice as
 // many jobs as leases have to know their instants. When they do not, three times as many are
 // told, so that it is due again after that many more leases, and not after each.
-func (p *ruleCall) tellAhead(promoted []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
-	many := int(min(p.n, aheadMost))
+func (r *ruleCall) tellAhead(promoted []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
+	many := int(min(r.n, aheadMost))
 	last := min(free+2*many, len(waiting)) - 1
 	if last < free {
 		return promoted
 	}
-	from := max(p.now, p.closed)
+	from := max(r.now, r.closed)
 	sooner := func(rank int) (at int64, is bool) {
-		at = p.earliest(from, int64(min(rank, free+many-1)), 1)
-		promised, _ := p.line.promised.score(waiting[rank].member)
+		at = r.earliest(from, int64(min(rank, free+many-1)), 1)
+		promised, _ := r.line.promised.score(waiting[rank].member)
 		return at, promised > at+1000
 	}
 	if _, is := sooner(last); !is {
@@ -89,8 +89,8 @@ func (p *ruleCall) tellAhead(promoted []luascripts.Promotion, waiting []scored[s
 	}
 	for rank := free; rank < min(free+3*many, len(waiting)); rank++ {
 		if at, is := sooner(rank); is {
-			p.line.promised.add(waiting[rank].member, at)
-			promoted = p.tell(promoted, at, waiting[rank].member)
+			r.line.promised.add(waiting[rank].member, at)
+			promoted = r.tell(promoted, at, waiting[rank].member)
 		}
 	}
 	return promoted

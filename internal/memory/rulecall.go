@@ -14,7 +14,7 @@ type ruleCall struct {
 	*key
 	now, extra  int64
 	index       int // in the call, from 1
-	group       int // of rates on the same user key, from 1; 0 for leases
+	group       int // as rulecall.lua has it: rates side by side on one key share it; a lease has that of a rate on its key, or the last one + 1
 	id          string
 	oneKey      int // rules with one key for all jobs have one number
 	cost        int64
@@ -30,7 +30,7 @@ type ruleCall struct {
 	member      string // the job as a member of the line, "cost:job"; "" when the call is nobody's
 
 	view        view
-	turnsLeft   []string // the first turns, which hold up nobody, see leftTurns
+	deadTurns   []string // the first turns, as far as they hold up nobody, see findDeadTurns
 	missed      []string // who were parked here while they waited for a lease
 	place       place
 	ticket      int64 // as if not parked
@@ -43,50 +43,50 @@ type ruleCall struct {
 }
 
 // sharesKey says that two rules have the same key, as in every call of the policy before, and not by chance.
-func (p *ruleCall) sharesKey(other *ruleCall) bool {
-	return p.id == other.id && p.oneKey == other.oneKey
+func (r *ruleCall) sharesKey(other *ruleCall) bool {
+	return r.id == other.id && r.oneKey == other.oneKey
 }
 
 // findAndMeasure finds the job and those ahead of it, and when the rule admits it.
-func (p *ruleCall) findAndMeasure() {
-	p.view = p.line.read(p.member, p.now)
-	p.turnsLeft = p.leftTurns()
-	p.findTicket()
-	p.ahead = ahead{
-		line: &p.line.set, turns: p.turns, mixed: p.line.isMixed(), squeezed: p.line.squeezedIn(),
-		first: p.view.first, last: p.view.last, firstTurn: len(p.turnsLeft), lastTurn: p.turns.len(), numbers: p.numbers,
+func (r *ruleCall) findAndMeasure() {
+	r.view = r.line.read(r.member, r.now)
+	r.deadTurns = r.findDeadTurns()
+	r.findTicket()
+	r.ahead = ahead{
+		line: &r.line.set, turns: r.turns, mixed: r.line.isMixed(), squeezed: r.line.squeezedIn(),
+		first: r.view.first, last: r.view.last, firstTurn: len(r.deadTurns), lastTurn: r.turns.len(), numbers: r.numbers,
 	}
-	if p.nobody {
-		p.ahead.lastTurn = 0
+	if r.nobody {
+		r.ahead.lastTurn = 0
 	}
-	if p.place != nowhere {
-		p.ahead.last, p.ahead.lastTurn = p.line.below(p.ticket), p.turns.below(p.ticket)
+	if r.place != nowhere {
+		r.ahead.last, r.ahead.lastTurn = r.line.below(r.ticket), r.turns.below(r.ticket)
 	}
-	p.ahead.mixed = p.ahead.mixed || p.ahead.differ()
-	p.measure()
+	r.ahead.mixed = r.ahead.mixed || r.ahead.differ()
+	r.measure()
 }
 
 // findTicket finds where the job stands, and its ticket.
-func (p *ruleCall) findTicket() {
-	if p.member == "" {
+func (r *ruleCall) findTicket() {
+	if r.member == "" {
 		return
 	}
-	if t, ok := p.line.score(p.member); ok {
-		p.place, p.ticket = waits, unparked(t)
+	if t, ok := r.line.score(r.member); ok {
+		r.place, r.ticket = waits, unparked(t)
 		if parked(t) {
-			p.place = aside
+			r.place = aside
 		}
-	} else if t, ok := p.line.kept.score(p.member); ok {
-		p.place, p.ticket = turn, t
+	} else if t, ok := r.line.kept.score(r.member); ok {
+		r.place, r.ticket = turn, t
 	}
-	if p.place != nowhere {
-		p.lastPromise, _ = p.line.promised.score(p.member)
+	if r.place != nowhere {
+		r.lastPromise, _ = r.line.promised.score(r.member)
 	}
 }
 
 // grantable says that the job passes no job that waits.
-func (p *ruleCall) grantable() bool {
-	return !p.behindFront && (p.place != nowhere || p.view.first == p.view.last)
+func (r *ruleCall) grantable() bool {
+	return !r.behindFront && (r.place != nowhere || r.view.first == r.view.last)
 }
 
 // chargeable is a state that earliest must be told whole jobs of: what one leaves over of a window
@@ -101,24 +101,24 @@ func (s *sliding) scratch() state  { return &sliding{slices.Clone(s.ring), s.new
 // chargeAhead is the state as it will be when the first jobs ahead are granted, each as a whole and as early as it can
 // be. It is a copy when something had to be charged. The other results are how many permits still go before the job then, and the instant at which
 // the first job of the line goes, 0 when that does not matter.
-func (p *ruleCall) chargeAhead(now int64) (s state, left, frontAt int64) {
-	s, left = p.state, p.ahead.permits()
+func (r *ruleCall) chargeAhead(now int64) (s state, left, frontAt int64) {
+	s, left = r.state, r.ahead.permits()
 	if left == 0 {
 		return s, 0, 0
 	}
 	var costs []int64
 	frontIndex := -1
-	if p.ahead.mixed {
-		costs, frontIndex, _ = p.ahead.firstCosts()
-	} else if c := p.ahead.cost(); c > 1 || p.cost > 1 {
-		costs = slices.Repeat([]int64{c}, min(wholeJobs, p.ahead.count()))
+	if r.ahead.mixed {
+		costs, frontIndex, _ = r.ahead.firstCosts()
+	} else if c := r.ahead.cost(); c > 1 || r.cost > 1 {
+		costs = slices.Repeat([]int64{c}, min(wholeJobs, r.ahead.count()))
 	}
 	of, whole := s.(chargeable)
 	if !whole {
 		before := int64(0)
 		for i, cost := range costs {
 			if i == frontIndex {
-				frontAt = s.earliest(p.numbers, now, before, cost)
+				frontAt = s.earliest(r.numbers, now, before, cost)
 			}
 			before += cost
 		}
@@ -128,27 +128,27 @@ func (p *ruleCall) chargeAhead(now int64) (s state, left, frontAt int64) {
 		s = of.scratch()
 	}
 	for i, cost := range costs {
-		at := s.earliest(p.numbers, now, 0, cost)
+		at := s.earliest(r.numbers, now, 0, cost)
 		if i == frontIndex {
 			frontAt = at
 		}
-		s.charge(p.numbers, at, cost)
+		s.charge(r.numbers, at, cost)
 		left -= cost
 	}
 	return s, max(0, left), frontAt
 }
 
-// follow says when jobs go one after the other, from the first on.
-func (p *ruleCall) follow(now int64) func(cost int64) int64 {
-	s, left, more := p.state, int64(0), wholeJobs
+// jobsOneByOne says when jobs go one after the other, from the first on.
+func (r *ruleCall) jobsOneByOne(now int64) func(cost int64) int64 {
+	s, left, more := r.state, int64(0), wholeJobs
 	of, whole := s.(chargeable)
 	if whole {
 		s = of.scratch()
 	}
 	return func(cost int64) int64 {
-		at := earliest(p.numbers, s, now, left, cost)
-		if left == 0 && more > 0 && whole && (p.ahead.mixed || cost > 1) {
-			s.charge(p.numbers, at, cost)
+		at := earliest(r.numbers, s, now, left, cost)
+		if left == 0 && more > 0 && whole && (r.ahead.mixed || cost > 1) {
+			s.charge(r.numbers, at, cost)
 			more--
 		} else {
 			left += cost
@@ -157,118 +157,122 @@ func (p *ruleCall) follow(now int64) func(cost int64) int64 {
 	}
 }
 
-func (p *ruleCall) earliest(now, before, cost int64) int64 {
-	return earliest(p.numbers, p.state, now, before, cost)
+func (r *ruleCall) earliest(now, before, cost int64) int64 {
+	return earliest(r.numbers, r.state, now, before, cost)
 }
 
 // measure finds when the rule admits the job. Those ahead go as early as they can;
 // turns go when they were promised, which may be later, and between these and the job
 // there may be more. A job that is refused is told the instant that follows from this.
 //
+// Of the turns ahead it looks at the first and the last only. The first has the most permits behind it, and the last was
+// mostly promised the latest instant. Where one in between puts the job off for longer, the job comes too early. Then it is
+// granted only if there are permits for all turns, too; else it is told a later instant.
+//
 // Where costs differ nobody goes before the first who waits: a smaller job would take what
 // that one waits for, again and again. So a job that the first goes before is held up, and
 // comes when the first is expected at the latest.
-func (p *ruleCall) measure() {
-	b := max(p.now, p.closed)
-	s, left, frontAt := p.chargeAhead(b)
-	p.byLedger = earliest(p.numbers, s, b, left, p.cost)
-	p.behindFront = p.ahead.mixed && p.place != nowhere && frontAt > 0 && frontAt < p.byLedger
-	if p.behindFront {
-		expected, _ := p.line.promised.score(p.view.front)
-		if expected <= p.now {
+func (r *ruleCall) measure() {
+	b := max(r.now, r.closed)
+	s, left, frontAt := r.chargeAhead(b)
+	r.byLedger = earliest(r.numbers, s, b, left, r.cost)
+	r.behindFront = r.ahead.mixed && r.place != nowhere && frontAt > 0 && frontAt < r.byLedger
+	if r.behindFront {
+		expected, _ := r.line.promised.score(r.view.front)
+		if expected <= r.now {
 			expected += grace
 		}
-		p.byLedger = max(p.byLedger, min(expected, farthest))
+		r.byLedger = max(r.byLedger, min(expected, farthest))
 	}
-	p.byTurns = p.byLedger
-	first, last := p.ahead.firstTurn, p.ahead.lastTurn-1
+	r.byTurns = r.byLedger
+	first, last := r.ahead.firstTurn, r.ahead.lastTurn-1
 	if first > last {
 		return
 	}
 	for _, rank := range []int{first, last}[:min(2, last-first+1)] {
-		t := p.turns.order[rank]
-		if promised, _ := p.line.promised.score(t.member); promised > b {
-			p.byTurns = max(p.byTurns, p.earliest(promised, p.ahead.permitsFrom(t.score), p.cost))
+		t := r.turns.order[rank]
+		if promised, _ := r.line.promised.score(t.member); promised > b {
+			r.byTurns = max(r.byTurns, r.earliest(promised, r.ahead.permitsFrom(t.score), r.cost))
 		}
 	}
 }
 
-// follows says that only turns ahead of the job put it off until an instant: then
+// onlyTurnsDelay says that only turns ahead of the job put it off until an instant: then
 // it does not exist for jobs of other policies, as they do not.
-func (p *ruleCall) follows(at int64) bool { return p.byTurns == at && p.byLedger < at }
+func (r *ruleCall) onlyTurnsDelay(at int64) bool { return r.byTurns == at && r.byLedger < at }
 
 // leftLine says that the job waited here, and does not any more.
-func (p *ruleCall) leftLine() bool {
-	ticket, in := p.line.score(p.member)
-	return p.place == waits && (!in || parked(ticket))
+func (r *ruleCall) leftLine() bool {
+	ticket, in := r.line.score(r.member)
+	return r.place == waits && (!in || parked(ticket))
 }
 
-// since is from when on the ledger admits the job, which may be past.
-func (p *ruleCall) since() int64 {
-	if p.state.newest() == 0 && p.closed == 0 {
+// admitsSince is from when on the ledger admits the job, which may be past.
+func (r *ruleCall) admitsSince() int64 {
+	if r.state.newest() == 0 && r.closed == 0 {
 		return 0
 	}
-	return p.earliest(p.closed, p.ahead.permits(), p.cost)
+	return r.earliest(r.closed, r.ahead.permits(), r.cost)
 }
 
 // park lets those who are late hold up nobody.
-func (p *ruleCall) park() {
-	if p.kind == luascripts.Leases {
-		p.missed = append(append(p.missed, p.view.late...), p.lateTurns()...)
+func (r *ruleCall) park() {
+	if r.kind == luascripts.Leases {
+		r.missed = append(append(r.missed, r.view.late...), r.lateTurns()...)
 	}
-	p.line.park(p.view)
-	turns := p.lateTurns()
+	r.line.park(r.view)
+	turns := r.lateTurns()
 	for _, m := range turns {
-		ticket, _ := p.turns.score(m)
-		p.line.add(m, ticket-parkOffset)
-		p.line.kept.drop(m)
+		ticket, _ := r.turns.score(m)
+		r.line.add(m, ticket-parkOffset)
+		r.line.kept.drop(m)
 	}
-	for _, m := range p.turnsLeft {
-		if m != p.member { // the job may have got that turn now
-			p.turns.drop(m)
+	for _, m := range r.deadTurns {
+		if m != r.member { // the job may have got that turn now
+			r.turns.drop(m)
 		}
 	}
-	if len(p.view.late)+len(turns) > 0 {
-		p.line.keep(p.now, p.now, p.extra)
+	if len(r.view.late)+len(turns) > 0 {
+		r.line.keep(r.now, r.now, r.extra)
 	}
 }
 
 // outlive keeps a ledger that was written under another limit for as long as the
 // one in force counts with it. It may have been of a shorter window.
-func (p *ruleCall) outlive() {
-	if g := &p.ledger; g.state != nil && (g.figures != p.figures || g.version != p.version) {
-		g.expires = max(g.expires, expiry(p.now, p.state.life(p.numbers)-p.now+p.extra))
+func (r *ruleCall) outlive() {
+	if g := &r.ledger; g.state != nil && (g.figures != r.figures || g.version != r.version) {
+		g.expires = max(g.expires, expiry(r.now, r.state.life(r.numbers)-r.now+r.extra))
 	}
 }
 
 // store writes the state; what was never spent on is not written.
-func (p *ruleCall) store() {
-	if p.state.newest() > 0 {
-		p.ledger.keep(p.numbers, p.state, p.now, p.extra)
+func (r *ruleCall) store() {
+	if r.state.newest() > 0 {
+		r.ledger.keep(r.numbers, r.state, r.now, r.extra)
 	}
 }
 
 // heldAt is the instant of a token's grant, negative when it was withdrawn. Of a lease it is
 // the instant of the last renewal, or of the grant when it was not renewed yet.
-func (p *ruleCall) heldAt(token uint64) (at int64, known bool) {
-	if p.kind == luascripts.Leases {
-		switch end, known := p.tokens.score(token); {
-		case known && end > p.now: // the length of a lease may be a shorter one by now
-			return min(end-p.w, max(p.now, p.state.newest())), true
+func (r *ruleCall) heldAt(token uint64) (at int64, known bool) {
+	if r.kind == luascripts.Leases {
+		switch end, known := r.tokens.score(token); {
+		case known && end > r.now: // the length of a lease may be a shorter one by now
+			return min(end-r.w, max(r.now, r.state.newest())), true
 		case known && end < 0:
 			return end, true
 		}
 		return 0, false
 	}
-	if token != 0 && p.ledger.token == token {
-		return p.state.newest(), true
+	if token != 0 && r.ledger.token == token {
+		return r.state.newest(), true
 	}
-	at, known = p.tokens.score(token)
+	at, known = r.tokens.score(token)
 	switch {
 	case at < -adjustmentOffset:
 		return -at - adjustmentOffset, true
-	case at > 0 && at+resentWithin <= p.now: // no copy of its call is expected any more
-		p.tokens.drop(token)
+	case at > 0 && at+resentWithin <= r.now: // no copy of its call is expected any more
+		r.tokens.drop(token)
 		return 0, false
 	}
 	return at, known
@@ -279,27 +283,27 @@ func (p *ruleCall) heldAt(token uint64) (at int64, known bool) {
 // else go by what the first one found. Of a grant whose
 // token is forgotten it is what the holder tells, if there may have been one then. 0 or less is
 // none.
-func (p *ruleCall) granted(token uint64, first int64) int64 {
-	held, known := p.heldAt(token)
-	if !known && p.index > 1 && p.kind != luascripts.Leases {
+func (r *ruleCall) granted(token uint64, first int64) int64 {
+	held, known := r.heldAt(token)
+	if !known && r.index > 1 && r.kind != luascripts.Leases {
 		held, known = first, first != 0
 	}
-	if known || p.kind == luascripts.Leases || p.ledger.state == nil || p.statedAt == 0 {
+	if known || r.kind == luascripts.Leases || r.ledger.state == nil || r.statedAt == 0 {
 		return held
 	}
-	if p.statedAt <= p.state.newest() && p.statedAt+resentWithin <= p.now && p.now < p.statedUntil {
-		return p.statedAt
+	if r.statedAt <= r.state.newest() && r.statedAt+resentWithin <= r.now && r.now < r.statedUntil {
+		return r.statedAt
 	}
 	return 0
 }
 
 // free is how many permits are to be had right now.
-func (p *ruleCall) free(someWait bool) int {
-	ahead := p.state.newest() > p.now && p.kind != luascripts.Leases // a grant ahead holds back all others
-	if someWait || p.closed > 0 || ahead {
+func (r *ruleCall) free(someWait bool) int {
+	ahead := r.state.newest() > r.now && r.kind != luascripts.Leases // a grant ahead holds back all others
+	if someWait || r.closed > 0 || ahead {
 		return 0
 	}
-	return int(max(0, p.state.free(p.numbers, p.now)))
+	return int(max(0, r.state.free(r.numbers, r.now)))
 }
 
 // place is where a job stands on the key of a rule.
@@ -314,130 +318,142 @@ const (
 
 // takePlace gives the job a place and a promise. A job that has a ticket keeps it, and a
 // newcomer comes behind all.
-func (p *ruleCall) takePlace(to place, at int64) {
-	p.line.promised.add(p.member, at)
-	switch p.place {
+func (r *ruleCall) takePlace(to place, at int64) {
+	r.line.promised.add(r.member, at)
+	switch r.place {
 	case to:
 		if to == turn { // it may be one by another policy
-			p.mix()
-			p.turns.add(p.member, p.ticket)
+			r.mix()
+			r.turns.add(r.member, r.ticket)
 		}
 	case nowhere:
-		p.put(to, p.lastTicket())
-		p.clear()
+		r.put(to, r.lastTicket())
+		r.clear()
 	default:
-		p.put(to, p.ticket)
+		r.put(to, r.ticket)
 	}
-	p.keep(at)
+	r.keep(at)
 }
 
 // put moves the job to a place, and notes when costs differ there.
-func (p *ruleCall) put(to place, ticket int64) {
-	defer func() { p.nobody = false }()
+func (r *ruleCall) put(to place, ticket int64) {
+	defer func() { r.nobody = false }()
 	if to == turn {
-		p.line.drop(p.member)
-		p.mix()
-		if p.nobody {
-			*p.turns = set{}
+		r.line.drop(r.member)
+		r.mix()
+		if r.nobody {
+			*r.turns = set{}
 		}
-		p.turns.add(p.member, ticket)
-		p.line.kept.add(p.member, ticket)
+		r.turns.add(r.member, ticket)
+		r.line.kept.add(r.member, ticket)
 		return
 	}
-	if !p.nobody {
-		p.turns.drop(p.member)
+	if !r.nobody {
+		r.turns.drop(r.member)
 	}
-	p.line.kept.drop(p.member)
+	r.line.kept.drop(r.member)
 	if to == aside {
-		p.line.add(p.member, ticket-parkOffset)
+		r.line.add(r.member, ticket-parkOffset)
 		return
 	}
-	p.mix()
-	p.line.add(p.member, ticket)
+	r.mix()
+	r.line.add(r.member, ticket)
+}
+
+// keepsTurn says whether a job has a turn at a rule while the binding rule holds it up: in the narrower groups, which
+// admitted it, and in that of the binding rule. A job that waits for a lease keeps none at the rates of its key, nor at wider ones.
+func (r *ruleCall) keepsTurn(binding *ruleCall, turns turnsKept) bool {
+	switch {
+	case r.kind == luascripts.Leases || turns == noTurns:
+		return false
+	case turns == heldTurns && r.place != waits && r.place != turn:
+		return false
+	}
+	return r.group < binding.group || r.group == binding.group && binding.kind != luascripts.Leases
 }
 
 // stepAside leaves the job its ticket where another rule goes before this one.
-func (p *ruleCall) stepAside(at int64) {
-	if p.place == waits || p.place == turn {
-		p.put(aside, p.ticket)
-		p.keep(at)
+func (r *ruleCall) stepAside(at int64) {
+	if r.place == waits || r.place == turn {
+		r.put(aside, r.ticket)
+		r.keep(at)
 	}
 }
 
 // leave gives up the job's place.
-func (p *ruleCall) leave() {
-	p.line.squeezeOut(p.ticketOf(p.member), p.unitsOf(p.cost))
-	p.line.drop(p.member)
-	p.turns.drop(p.member)
-	p.line.kept.drop(p.member)
-	p.line.promised.drop(p.member)
-	if p.line.len() > 0 || p.line.anyPromise() {
+func (r *ruleCall) leave() {
+	r.line.squeezeOut(r.ticketOf(r.member), r.unitsOf(r.cost))
+	r.line.drop(r.member)
+	r.turns.drop(r.member)
+	r.line.kept.drop(r.member)
+	r.line.promised.drop(r.member)
+	if r.line.len() > 0 || r.line.anyPromise() {
 		return
 	}
 	over := []string{mixed, squeezed, lastPostponed, postponedIn}
-	if p.closed == 0 {
+	if r.closed == 0 {
 		over = append(over, closed, closedSince) // the closing is over
 	}
 	for _, name := range over {
-		p.line.promised.drop(name)
+		r.line.promised.drop(name)
 	}
 }
 
 // ticketOf is that of a member in the line or among the turns, 0 for none.
-func (p *ruleCall) ticketOf(m string) int64 {
-	if ticket, in := p.line.score(m); in {
+func (r *ruleCall) ticketOf(m string) int64 {
+	if ticket, in := r.line.score(m); in {
 		return ticket
 	}
-	ticket, _ := p.line.kept.score(m)
+	ticket, _ := r.line.kept.score(m)
 	return ticket
 }
 
-func (p *ruleCall) keep(at int64) {
-	p.line.keep(at, p.now, p.extra)
-	p.turns.live(p.now, at-p.now+parkedFor+p.extra)
+func (r *ruleCall) keep(at int64) {
+	r.line.keep(at, r.now, r.extra)
+	r.turns.live(r.now, at-r.now+parkedFor+r.extra)
 }
 
 // mix notes that costs differ: this job's is not that of the first job in line, or of the
 // first turn.
-func (p *ruleCall) mix() {
-	if p.nobody {
+func (r *ruleCall) mix() {
+	if r.nobody {
 		return
 	}
-	own := costOf(p.member)
-	at := p.line.below(unparkedFrom)
-	if at < p.line.len() && costOf(p.line.order[at].member) != own || p.turns.len() > 0 && costOf(p.turns.order[0].member) != own {
-		p.line.mix()
+	own := costOf(r.member)
+	at := r.line.below(unparkedFrom)
+	if at < r.line.len() && costOf(r.line.order[at].member) != own || r.turns.len() > 0 && costOf(r.turns.order[0].member) != own {
+		r.line.mix()
 	}
 }
 
 // lastTicket is the ticket behind all, a whole number of rooms, as firstTicket.
-func (p *ruleCall) lastTicket() int64 {
+func (r *ruleCall) lastTicket() int64 {
 	ticket := int64(0)
 	after := func(s *set, rank int) {
 		if 0 <= rank && rank < s.len() {
 			last := s.order[rank]
-			ticket = max(ticket, p.ticketBehind(costOf(last.member), rooms(unparked(last.score)+room-1)*room))
+			ticket = max(ticket, r.ticketBehind(costOf(last.member), rooms(unparked(last.score)+room-1)*room))
 		}
 	}
-	after(&p.line.set, p.line.below(unparkedFrom)-1)
-	after(&p.line.set, p.line.len()-1)
-	after(&p.line.kept, p.line.kept.len()-1)
+	after(&r.line.set, r.line.below(unparkedFrom)-1)
+	after(&r.line.set, r.line.len()-1)
+	after(&r.line.kept, r.line.kept.len()-1)
 	return ticket
 }
 
 // firstTicket is the ticket before all, also before the turns of all policies.
-func (p *ruleCall) firstTicket() int64 {
+func (r *ruleCall) firstTicket() int64 {
 	ticket, some := int64(0), false
 	before := func(s *set, rank int) {
 		if rank < s.len() {
-			if t := p.ticketBefore(costOf(p.member), rooms(unparked(s.order[rank].score))*room); !some || t < ticket {
+			if t := r.ticketBefore(costOf(r.member), rooms(unparked(s.order[rank].score))*room); !some || t < ticket {
 				ticket, some = t, true
 			}
 		}
 	}
-	before(&p.line.set, 0)
-	before(&p.line.set, p.line.below(unparkedFrom))
-	before(&p.line.kept, 0)
+	before(&r.line.set, 0)
+	before(&r.line.set, r.line.below(unparkedFrom))
+	before(&r.line.kept, 0)
 	return ticket
 }
 
@@ -451,64 +467,64 @@ func rooms(ticket int64) int64 {
 }
 
 // clear drops some jobs that have been late for an hour. It leaves the jobs that this call is about to park.
-func (p *ruleCall) clear() {
-	promised, turns := &p.line.promised, p.lateTurns()
-	outdated := promised.order[:min(lateMost, promised.below(p.now-parkedFor+1))]
+func (r *ruleCall) clear() {
+	promised, turns := &r.line.promised, r.lateTurns()
+	outdated := promised.order[:min(lateMost, promised.below(r.now-parkedFor+1))]
 	for _, g := range append([]scored[string](nil), outdated...) {
-		if ticket, ok := p.line.score(g.member); (!ok || parked(ticket)) && !slices.Contains(turns, g.member) {
-			p.line.squeezeOut(p.ticketOf(g.member), p.unitsOf(costOf(g.member)))
-			p.line.drop(g.member)
-			p.line.kept.drop(g.member)
+		if ticket, ok := r.line.score(g.member); (!ok || parked(ticket)) && !slices.Contains(turns, g.member) {
+			r.line.squeezeOut(r.ticketOf(g.member), r.unitsOf(costOf(g.member)))
+			r.line.drop(g.member)
+			r.line.kept.drop(g.member)
 			promised.drop(g.member)
 		}
 	}
 }
 
 // open makes the state what the numbers of the call see.
-func (p *ruleCall) open() {
-	p.nobody = p.line.len()+p.line.promised.len()+p.line.kept.len() == 0
-	p.closed = max(p.ruleClosed, p.line.closedUntil(p.now))
-	p.state = p.ledger.under(p.numbers)
-	if l, ok := p.state.(*leases); ok {
-		l.tokens, l.now = &p.tokens, p.now
+func (r *ruleCall) open() {
+	r.nobody = r.line.len()+r.line.promised.len()+r.line.kept.len() == 0
+	r.closed = max(r.ruleClosed, r.line.closedUntil(r.now))
+	r.state = r.ledger.under(r.numbers)
+	if l, ok := r.state.(*leases); ok {
+		l.tokens, l.now = &r.tokens, r.now
 	}
 }
 
 // await counts a job that waits for an opening, and returns when it is to come; one that would come after
 // `latest` does not count. If all jobs came at once, the rule that they share would refuse them.
-func (p *ruleCall) await(g gate, opens, latest int64) int64 {
+func (r *ruleCall) await(g gate, opens, latest int64) int64 {
 	m := strconv.FormatInt(opens, 10)
-	before, known := p.opening.score(m)
-	at := g.spread(opens, whole(math.Floor(float64(before)*float64(p.w)/float64(p.n))))
+	before, known := r.opening.score(m)
+	at := g.spread(opens, whole(math.Floor(float64(before)*float64(r.w)/float64(r.n))))
 	if at > latest {
 		return at
 	}
 	if !known {
-		p.forgetOpenings()
+		r.forgetOpenings()
 	}
-	p.opening.add(m, before+p.cost)
-	p.opening.live(p.now, at-p.now+openingKnownFor+p.extra)
+	r.opening.add(m, before+r.cost)
+	r.opening.live(r.now, at-r.now+openingKnownFor+r.extra)
 	return at
 }
 
 // forgetOpenings drops some that are long past, or a busy key would keep all.
-func (p *ruleCall) forgetOpenings() {
-	for _, o := range slices.Clone(p.opening.order[:min(lateMost, p.opening.len())]) {
-		if opened, _ := strconv.ParseInt(o.member, 10, 64); opened+openingKnownFor < p.now { // our own text
-			p.opening.drop(o.member)
+func (r *ruleCall) forgetOpenings() {
+	for _, o := range slices.Clone(r.opening.order[:min(lateMost, r.opening.len())]) {
+		if opened, _ := strconv.ParseInt(o.member, 10, 64); opened+openingKnownFor < r.now { // our own text
+			r.opening.drop(o.member)
 		}
 	}
 }
 
-// leftTurns are the first of them that hold up nobody: their jobs did not come in time, or do not keep that
-// turn any more, because another policy has asked for them.
-func (p *ruleCall) leftTurns() []string {
-	if p.nobody {
+// findDeadTurns finds the first turns, as far as they hold up nobody: their jobs are late, or do not keep them any
+// more, because another policy has asked for these jobs. At most lateMost.
+func (r *ruleCall) findDeadTurns() []string {
+	if r.nobody {
 		return nil
 	}
 	var out []string
-	for _, t := range p.turns.order[:min(lateMost, p.turns.len())] {
-		if p.keeps(t) && (t.member == p.member || !p.line.overdue(t.member, p.now)) {
+	for _, t := range r.turns.order[:min(lateMost, r.turns.len())] {
+		if r.keeps(t) && (t.member == r.member || !r.line.overdue(t.member, r.now)) {
 			break
 		}
 		out = append(out, t.member)
@@ -517,15 +533,15 @@ func (p *ruleCall) leftTurns() []string {
 }
 
 // keeps says that a job keeps a turn.
-func (p *ruleCall) keeps(t scored[string]) bool {
-	ticket, kept := p.line.kept.score(t.member)
+func (r *ruleCall) keeps(t scored[string]) bool {
+	ticket, kept := r.line.kept.score(t.member)
 	return kept && ticket == t.score
 }
 
-// lateTurns are those of turnsLeft that are to be parked.
-func (p *ruleCall) lateTurns() []string {
-	return slices.DeleteFunc(slices.Clone(p.turnsLeft), func(m string) bool {
-		ticket, _ := p.turns.score(m)
-		return m == p.member || !p.keeps(scored[string]{ticket, m})
+// lateTurns are those of deadTurns whose jobs are late, and are to be parked. The jobs of the others do not keep them any more.
+func (r *ruleCall) lateTurns() []string {
+	return slices.DeleteFunc(slices.Clone(r.deadTurns), func(m string) bool {
+		ticket, _ := r.turns.score(m)
+		return m == r.member || !r.keeps(scored[string]{ticket, m})
 	})
 }

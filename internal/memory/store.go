@@ -60,16 +60,16 @@ func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.P
 	r := luascripts.PeekReply{Status: luascripts.Granted}
 	one := luascripts.RuleCall{LimitKeys: k, Numbers: a.Numbers, Cost: a.Cost, Closed: a.Closed}
 	now, no := s.on([]luascripts.RuleCall{one}, "", "", func(c *call) {
-		p := &c.rules[0]
-		p.findAndMeasure()
-		v, from := p.view, max(c.now, p.closed)
-		r.Waiting, r.Free = v.last-v.first, p.free(v.first < v.last)
-		r.Next, r.Closed, r.Own = instantOf(p.byTurns), instantOf(p.closed), instantOf(p.line.closedUntil(c.now))
-		if p.ledger.state != nil {
-			r.Life = max(0, time.Duration(p.ledger.expires-c.now/1000)*time.Millisecond)
+		rule := &c.rules[0]
+		rule.findAndMeasure()
+		v, from := rule.view, max(c.now, rule.closed)
+		r.Waiting, r.Free = v.last-v.first, rule.free(v.first < v.last)
+		r.Next, r.Closed, r.Own = instantOf(rule.byTurns), instantOf(rule.closed), instantOf(rule.line.closedUntil(c.now))
+		if rule.ledger.state != nil {
+			r.Life = max(0, time.Duration(rule.ledger.expires-c.now/1000)*time.Millisecond)
 		}
-		goes := p.follow(from)
-		for _, w := range p.line.order[v.first:min(v.last, v.first+a.Most)] {
+		goes := rule.jobsOneByOne(from)
+		for _, w := range rule.line.order[v.first:min(v.last, v.first+a.Most)] {
 			cost := costOf(w.member)
 			at := goes(cost)
 			r.Listed = append(r.Listed, luascripts.Waiting{At: instantOf(at), Job: jobOf(w.member), Cost: int(cost)})
@@ -86,10 +86,10 @@ func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.P
 func (s *Store) Reset(k luascripts.LimitKeys, n luascripts.Numbers) luascripts.CancelReply {
 	r := luascripts.CancelReply{Status: luascripts.Granted}
 	now, no := s.on([]luascripts.RuleCall{{LimitKeys: k, Numbers: n}}, "", "", func(c *call) {
-		p := &c.rules[0]
-		p.ledger, p.tokens = ledger{}, tokens{}
-		p.open()
-		r.Promoted = c.missed(p.promote(nil, false))
+		rule := &c.rules[0]
+		rule.ledger, rule.tokens = ledger{}, tokens{}
+		rule.open()
+		r.Promoted = c.tellMissed(rule.promote(nil, false))
 	})
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version
@@ -256,7 +256,7 @@ func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
 		if c.cancel(a) {
 			r.Status = luascripts.Granted
 		}
-		r.Promoted = c.missed(c.promote(func(*ruleCall) bool { return true }))
+		r.Promoted = c.tellMissed(c.promote(func(*ruleCall) bool { return true }))
 	})
 	if no.status != 0 {
 		r.Status, r.Rule, r.Version = no.status, no.rule, no.version
@@ -278,13 +278,13 @@ func (s *Store) Adjust(a luascripts.AdjustArgs) luascripts.CancelReply {
 		r.Status = luascripts.Granted
 		first := int64(0)
 		for i := range c.rules {
-			p := &c.rules[i]
-			held := p.granted(a.Token, first)
+			rule := &c.rules[i]
+			held := rule.granted(a.Token, first)
 			if first == 0 {
 				first = held
 			}
 			var spent int64
-			spent, r.Promoted = p.adjust(a.Token, a.Charge, held, r.Promoted)
+			spent, r.Promoted = rule.adjust(a.Token, a.Charge, held, r.Promoted)
 			r.Spent = append(r.Spent, int(spent))
 		}
 	})
@@ -311,7 +311,7 @@ func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
 		shut.line.promised.drop(closed)
 		shut.line.promised.drop(closedSince)
 		shut.open()
-		r.Promoted = c.missed(shut.promote(nil, true))
+		r.Promoted = c.tellMissed(shut.promote(nil, true))
 	})
 	if no.status != 0 {
 		r.Status, r.Rule, r.Version = no.status, no.rule, no.version
@@ -332,7 +332,7 @@ func (s *Store) Release(p luascripts.RuleCall, token uint64) luascripts.ReleaseR
 		r.Released = end > now
 	}
 	p.Kind = luascripts.Leases
-	no := s.runLocked(now, []luascripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.missed(c.rules[0].promote(nil, false)) })
+	no := s.runLocked(now, []luascripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.tellMissed(c.rules[0].promote(nil, false)) })
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version
 	}

@@ -11,7 +11,7 @@
 -- ARGV[2+] call       a byte: its form, from 1; 8 bytes: the token of the ask, and the same token gets the same grant; then the
 --                     job: who waits, or nothing for one who never does. Behind all calls come the forms: what calls have in
 --                     common, each field with "|" after it:
---                     mode       0 TRY: now or not at all; 1 GRANT_OR_BOOK; 2 BOOK: never grant; 3 BOOK_LAST_RULE: book in the line of
+--                     mode       0 TRY: now or not at all; 1 GRANT_OR_BOOK; 2 BOOK: never grant; 3 BOOK_WIDEST: book in the line of
 --                                the widest rates or not at all, and not before the other rules admit it
 --                     inline_us  how far in the future a grant may lie
 --                     max_us     longest wait that makes sense, -1 for any
@@ -49,7 +49,7 @@ local FORM = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
 -- close_after_failover closes the rules of a form until what this server may have forgotten has stopped to count.
 -- Where nobody can say how long that is, the form has a text in `failover_fault`, and its calls fail
 local function close_after_failover(form, now)
-  local from, fault = complete_since(now)
+  local since, fault = complete_since(now)
   form.failover_fault = fault
   if fault then
     form.short = false
@@ -57,7 +57,7 @@ local function close_after_failover(form, now)
   end
   local any_closed = false
   for i, rule in ipairs(form.rules) do
-    local opens = counts_until(rule, from)
+    local opens = counts_until(rule, since)
     any_closed = any_closed or opens > now
     rule.rule_closed = max(form.closings[i], opens)
   end
@@ -75,11 +75,11 @@ end
 --   failover_fault       why nobody can tell until when the rules are to be closed
 --   once                 true when a text like this hardly comes again, see memo.lua
 local read_form = memo(function(text)
-  local mode, inline, longest, open, want_left, turns, safe, from = match(text, FORM)
+  local mode, inline, longest, open, want_left, turns, safe, rules_start = match(text, FORM)
   local form = {
     mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), want_left = want_left == "1",
     turns = turns == "1", hold_after_failover = safe == "1" or safe == "3", confirmed = safe > "1",
-    rules = rulecall.read_rules(text, from), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, failover_fault = nil,
+    rules = rulecall.read_rules(text, rules_start), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, failover_fault = nil,
     first_grants = false, once = tonumber(longest) > 0,
   }
   form.keys = (form.turns and 4 or 3) * #form.rules + (form.gate and 1 or 0)

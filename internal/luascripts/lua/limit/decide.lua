@@ -9,14 +9,14 @@ local places = require("limit/places")
 local max = math.max
 local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earliest, ledger.worth
 local RESENT_WITHIN, NONE, OFFERED_FOR = numbers.RESENT_WITHIN, line.NONE, line.OFFERED_FOR
-local anybody, leave, missed, open_line, promote, park, promised =
-  line.anybody, line.leave, line.missed, line.open_line, line.promote, line.park, line.promised
+local anybody, leave, tell_missed, open_line, promote, park, promised =
+  line.anybody, line.leave, line.tell_missed, line.open_line, line.promote, line.park, line.promised
 local held_at, put, spend = tokens.held_at, tokens.put, tokens.spend
 local joint, last_of_group, promote_in_lines_left, find_and_measure, open_rule, set_job, set_keys =
   rulecall.joint, rulecall.last_of_group, rulecall.promote_in_lines_left, rulecall.find_and_measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
 local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN = 0, 1, 2, 3, 4 -- statuses; ledger.lua has the others
-local TRY, BOOK, BOOK_LAST_RULE = 0, 2, 3 -- modes, see acquire.lua
+local TRY, BOOK, BOOK_WIDEST = 0, 2, 3 -- modes, see acquire.lua
 local GATE = 0 -- in place of the index of the rule that refuses
 
 -- put_all writes the ledgers that were spent on
@@ -28,7 +28,7 @@ local function put_all(script)
   end
 end
 
--- in_widest is for BOOK_LAST_RULE: a place with the widest rates, which share a key, or
+-- in_widest is for BOOK_WIDEST: a place with the widest rates, which share a key, or
 -- none. The rule `widest` is the last of these rates. The results:
 --   1  the first of these rates; nil where there are no rates, or the job waits in another line
 --   2  the instant at which the job is admitted
@@ -37,27 +37,27 @@ end
 -- A lease admits late only while it is closed: whoever has one now will not have it then.
 local function in_widest(rules, widest, now, reach)
   if rules[widest].kind.lease then return nil end
-  local from, placed, elsewhere = widest, false, false
-  while from > 1 and rules[from - 1].group == rules[widest].group do from = from - 1 end
+  local first_rule, placed, elsewhere = widest, false, false
+  while first_rule > 1 and rules[first_rule - 1].group == rules[widest].group do first_rule = first_rule - 1 end
   for i, rule in ipairs(rules) do
-    if i >= from and i <= widest then placed = placed or rule.ticket else elsewhere = elsewhere or rule.ticket end
+    if i >= first_rule and i <= widest then placed = placed or rule.ticket else elsewhere = elsewhere or rule.ticket end
   end
   if elsewhere and not placed then return nil end
 
-  local at, delayed_by = joint(rules, from, widest, now, nil, reach)
+  local at, delayed_by = joint(rules, first_rule, widest, now, nil, reach)
   local later, outside = at, nil -- the rule beside these rates that admits the job last, if that is after them
   for i, rule in ipairs(rules) do
-    local admits_at = i < from and rule.by_turns or i > widest and rule.closed or 0
+    local admits_at = i < first_rule and rule.by_turns or i > widest and rule.closed or 0
     if admits_at > later then later, outside = admits_at, i end
   end
-  if outside and not placed then return from, later, outside, true end
-  return from, at, at > reach and delayed_by or nil, false
+  if outside and not placed then return first_rule, later, outside, true end
+  return first_rule, at, at > reach and delayed_by or nil, false
 end
 
--- refuses is the first rule from..to that the job must not pass: somebody waits there and it has no ticket, or the first in line
+-- refuses is the first rule of first_rule..last_rule that the job must not pass: somebody waits there and it has no ticket, or the first in line
 -- goes before it
-local function refuses(rules, from, to)
-  for i = from, to do
+local function refuses(rules, first_rule, last_rule)
+  for i = first_rule, last_rule do
     if rules[i].behind_front or not rules[i].ticket and rules[i].front then return i end
   end
 end
@@ -87,8 +87,9 @@ local function leave_all(rules)
   end
 end
 
--- done writes what a call leaves that spends nothing
-local function done(rules, now)
+-- end_without_grant writes what a call that spends nothing has to write of each rule, beside its places: the ledger lives on, and
+-- the late jobs are parked
+local function end_without_grant(rules, now)
   for _, rule in ipairs(rules) do
     outlive(rule, now)
     park(rule)
@@ -108,10 +109,11 @@ local function check_keys_of_one(script, rules)
   script.lines, script.no_tokens = { some = some }, quiet and not some
 end
 
--- charge spends permits of all rules. The ledgers are written when all calls are decided. But the
--- first write of a call that grants has to be one that needs memory: then a full Redis refuses the script
--- before it has changed anything. To leave a line needs none
-local function charge(script, rules, at, token, later)
+-- charge spends permits of all rules. The ledgers are written when all calls are decided, so one that several calls spend on is written
+-- once. `leaves` says that the job leaves its lines afterwards. Then the ledgers are written here, if the script has written nothing yet.
+-- A full Redis refuses a command that needs memory, but not after the script has written something. To leave a line needs no memory: it would
+-- succeed, and so would all writes after it. With a ledger as the first write, a full Redis refuses the script before it has changed anything
+local function charge(script, rules, at, token, leaves)
   local now, dirty = script.now, script.dirty
   for i = 1, #rules do
     local rule = rules[i]
@@ -125,7 +127,7 @@ local function charge(script, rules, at, token, later)
     if not rule.ledger.dirty then dirty[#dirty + 1] = rule.ledger end
     spend(rule, now, at, token)
   end
-  if not later and not script.wrote then
+  if leaves and not script.wrote then
     put_all(script)
     script.wrote = true
   end
@@ -133,10 +135,10 @@ end
 
 -- answer is the reply to a call; zeros at its end are left out
 local function answer(call, status, index, at, promoted)
-  local rules, from, before, fence = call.rules, call.from, call.promised, call.fence
-  promoted = missed(rules, call.now, promoted or {})
-  if #promoted == 0 and status ~= GRANTED and before == 0 and not call.want_left then return { status, index, at, from } end
-  local reply = { status, index, at, from, before, fence, #promoted / 3 }
+  local rules, admits_since, before, fence = call.rules, call.admits_since, call.promised, call.fence
+  promoted = tell_missed(rules, call.now, promoted or {})
+  if #promoted == 0 and status ~= GRANTED and before == 0 and not call.want_left then return { status, index, at, admits_since } end
+  local reply = { status, index, at, admits_since, before, fence, #promoted / 3 }
   for _, rule in ipairs(rules) do
     reply[#reply + 1] = status == GRANTED and rule.ledger.token == call.token and worth(rule) or 0
     reply[#reply + 1] = call.want_left and rule.to_park and rule.closed == 0 and (rule.nobody or not anybody(rule)) and free(rule, call.now) or 0
@@ -147,7 +149,7 @@ end
 
 -- repeated answers a copy of a call as the call was answered
 local function repeated(call, held)
-  call.from = held
+  call.admits_since = held
   for _, rule in ipairs(call.rules) do
     if rule.kind.lease and rule.ledger.token == call.token then
       call.fence = rule.ledger.fence
@@ -191,20 +193,21 @@ end
 -- they do not
 local function grant_at_once(script, form, token, reach)
   local now, rules, gate, count = script.now, form.rules, form.gate, #form.rules
-  local at, from = now, 0
+  local at, admits_since = now, 0
   for i = 1, count do
     local rule = rules[i]
     at = max(at, earliest(rule, max(now, rule.closed), 0, rule.want))
-    if rule.ledger.newest > 0 or rule.closed > 0 then from = max(from, earliest(rule, rule.closed, 0, rule.want)) end
+    if rule.ledger.newest > 0 or rule.closed > 0 then admits_since = max(admits_since, earliest(rule, rule.closed, 0, rule.want)) end
   end
   if at > reach or form.longest >= 0 and at > now + form.longest then return nil end
   if gate and not (gate.covers(now) and gate.opened(at) == at) then return nil end
 
-  charge(script, rules, at, token, true)
-  if at == now and not form.want_left and not form.worthy then return from == 0 and -1 or now - from end
+  charge(script, rules, at, token, false)
+  if at == now and not form.want_left and not form.worthy then return admits_since == 0 and -1 or now - admits_since end
   for i = 1, count do rules[i].missed, rules[i].to_park = nil, NONE end
   local fence = rules[count].kind.lease and rules[count].ledger.fence or 0
-  return answer({ rules = rules, now = now, token = token, want_left = form.want_left, from = from, promised = 0, fence = fence }, GRANTED, 0, at)
+  local call = { rules = rules, now = now, token = token, want_left = form.want_left, admits_since = admits_since, promised = 0, fence = fence }
+  return answer(call, GRANTED, 0, at)
 end
 
 -- find_places looks up, in the line of each rule, the place of the call's job and the jobs ahead of it
@@ -213,7 +216,7 @@ local function find_places(call)
   find_and_measure(call.rules, now)
   for _, rule in ipairs(call.rules) do
     rule.last_promise = rule.ticket and rule.last_promise or 0
-    if rule.ledger.newest > 0 or rule.closed > 0 then call.from = max(call.from, earliest(rule, rule.closed, rule.ahead, rule.want)) end
+    if rule.ledger.newest > 0 or rule.closed > 0 then call.admits_since = max(call.admits_since, earliest(rule, rule.closed, rule.ahead, rule.want)) end
   end
 end
 
@@ -228,20 +231,20 @@ end
 -- instant is when a call is admitted. The results:
 --   at          the instant
 --   binding     the index of the rule that holds the job up, or GATE; nil when the job is granted at the instant
---   delayed_by  the index of the rule that makes the instant so late, or GATE
---   no_place    true when BOOK_LAST_RULE gives the job no place
+--   delayed_by  only without a binding: the index of the rule that makes the instant so late, or GATE; nil when the instant is now
+--   no_place    true when BOOK_WIDEST gives the job no place
 local function instant(call)
   local rules, gate, mode, now, reach = call.rules, call.form.gate, call.form.mode, call.now, call.reach
-  local at, delayed_by, binding = now, 1, nil
+  local at, delayed_by, binding = now, nil, nil
   local widest = widest_of(rules)
-  if opened(gate, now) > reach then return opened(gate, now), GATE, delayed_by, mode == BOOK_LAST_RULE end
-  if mode == BOOK_LAST_RULE then
+  if opened(gate, now) > reach then return opened(gate, now), GATE, nil, mode == BOOK_WIDEST end
+  if mode == BOOK_WIDEST then
     local wide, wide_at, wide_binding, no_place = in_widest(rules, widest, now, reach)
     if wide then
       at, binding = wide_at, wide_binding
       if not no_place then binding = binding or refuses(rules, wide, widest) or widest end
-      if opened(gate, at) > at then return opened(gate, at), GATE, delayed_by, true end
-      return at, binding, delayed_by, no_place
+      if opened(gate, at) > at then return opened(gate, at), GATE, nil, true end
+      return at, binding, nil, no_place
     end
   end
 
@@ -258,7 +261,8 @@ local function instant(call)
     delayed_by = GATE
   end
   if not binding and mode >= BOOK then binding = widest end
-  return at, binding, delayed_by, mode == BOOK_LAST_RULE and binding == GATE
+  if binding then delayed_by = nil end
+  return at, binding, delayed_by, mode == BOOK_WIDEST and binding == GATE
 end
 
 -- promised_before is the instant that was promised to a call when it came the last time
@@ -274,7 +278,7 @@ end
 -- grant spends the permits of a call and takes it out of its lines
 local function grant(script, call, at)
   local now, rules, promoted = call.now, call.rules, {}
-  charge(script, rules, at, call.token, false)
+  charge(script, rules, at, call.token, true)
   for _, rule in ipairs(rules) do
     park(rule)
     if rule.ticket then leave(rule) end
@@ -294,7 +298,7 @@ local function at_most(rule, latest) return rule and rule.kind.lease and rule.cl
 local function give_up(call, at, index)
   local now, promoted = call.now, {}
   leave_all(call.rules)
-  done(call.rules, now)
+  end_without_grant(call.rules, now)
   for _, rule in ipairs(call.rules) do promote(rule, now, promoted, rule.ticket) end
   return answer(call, TOO_LATE, index, at, promoted)
 end
@@ -302,7 +306,7 @@ end
 -- keep_no_place answers a call that waits in no line
 local function keep_no_place(call, status, binding, at)
   leave_all(call.rules)
-  done(call.rules, call.now)
+  end_without_grant(call.rules, call.now)
   return answer(call, status, binding, at, promote_in_lines_left(call.rules, nil, call.now))
 end
 
@@ -312,7 +316,7 @@ local function book(call, binding, at)
   -- a job keeps no turn until an hour when the gate is closed: the jobs behind it would have to wait for the next opening
   local turns = opened(call.form.gate, at) > at and places.NO_TURNS or places.ALL_TURNS
   local waits_at = places.take_places(rules, binding, at, now, turns)
-  done(rules, now)
+  end_without_grant(rules, now)
   local promoted = offer_unheard(binding_rule, now, promote_in_lines_left(rules, waits_at, now))
   -- the job may be one of those that were just promised the end of a lease
   if #promoted > 0 and binding_rule.kind.lease then at = promised(binding_rule, binding_rule.member) end
@@ -335,7 +339,7 @@ local function decide(script, form, keys, k, text)
   end
   local job = string.sub(text, 10)
   for _, rule in ipairs(rules) do set_job(rule, job) end
-  local call = { form = form, rules = rules, now = now, reach = reach, token = token, want_left = form.want_left, from = 0, promised = 0, fence = 0 }
+  local call = { form = form, rules = rules, now = now, reach = reach, token = token, want_left = form.want_left, admits_since = 0, promised = 0, fence = 0 }
   if failed then return answer(call, failed, which, newer) end
   if gate and not gate.covers(now) then return answer(call, ledger.NOT_COVERED, 0, 0) end
   if held and held < 0 then return answer(call, WITHDRAWN, 0, 0) end
@@ -354,7 +358,7 @@ local function decide(script, form, keys, k, text)
 
   -- write
   if binding and mode == TRY then
-    done(rules, now)
+    end_without_grant(rules, now)
     return answer(call, REFUSED, binding, at, offer_unheard(rules[binding], now, {}))
   end
   local latest = longest >= 0 and now + longest or ledger.NEVER

@@ -138,11 +138,11 @@ local function read_turns(rule, now)
       rule.turn_front, rule.turn_ticket, rule.turn_promised = m, ticket, p
       break
     end
-    if rule.turns_late == NONE then rule.turns_late, rule.unkept = {}, {} end
-    if m ~= rule.member then rule.turns_late[#rule.turns_late + 1] = m end -- the job may get that turn now
+    if rule.dead_turns == NONE then rule.dead_turns, rule.kept_to_drop = {}, {} end
+    if m ~= rule.member then rule.dead_turns[#rule.dead_turns + 1] = m end -- the job may get that turn now
     if keeps then
       found_late(rule, m, ticket)
-      rule.unkept[#rule.unkept + 1] = "#" .. m
+      rule.kept_to_drop[#rule.kept_to_drop + 1] = "#" .. m
     end
     rule.first_turn_rank = rule.first_turn_rank + 1
     m, ticket = at_rank(rule.turns, rule.first_turn_rank)
@@ -153,20 +153,21 @@ end
 --   parked          how many jobs are parked: they stand before all others
 --   first_unparked  the first job that is not parked, late or not
 --   first_rank      the rank of the first job that is neither parked nor late; up to line_ends the jobs wait
---   front           that job; front_ticket and front_promised are its ticket and its promise
---   first_turn_rank, end_turn_rank, turn_front  the same of the turns: ranks from the first to the second - 1 wait
+--   front           that job; front_promised is its promise
+--   first_turn_rank, end_turn_rank, turn_front, turn_promised  the same of the turns: ranks from the first to the second - 1 wait
+--   turn_ticket     the ticket of turn_front
 --   first_turn      the first of the turns, late or not
 --   to_park         up to 20 late jobs of each set, as arguments of a ZADD that parks them
---   turns_late      up to 20 turns that hold up nobody: their jobs are late, or do not keep them any more; unkept has those
---                   that are late, as members of kept
+--   dead_turns      the first turns, as far as they hold up nobody: their jobs are late, or do not keep them any more. At most 20
+--   kept_to_drop    the members of kept, "#cost:job", of those among the dead turns that are late. The others have none to drop
 --   in_line, in_kept, last_promise  the job's ticket in the line, that of its turn by whatever policy, and the instant that it was promised last
 -- A job is late when its last promise is more than GRACE ago. The job's own place and promise are read in the
 -- same call as those of first_unparked. With only_line the turns are not read, and count as none. v is the first
 -- job of the line, if the caller has read it and nothing was written since.
 local function read_line(rule, now, only_line, v)
   rule.parked, rule.first_rank, rule.end_rank, rule.to_park, rule.first_unparked, rule.front = 0, 0, 0, NONE, nil, nil
-  rule.first_turn_rank, rule.end_turn_rank, rule.turns_late, rule.turn_front = 0, 0, NONE, nil
-  rule.turn_promised, rule.in_line, rule.in_kept, rule.last_promise, rule.first_turn, rule.unkept = nil, nil, nil, nil, nil, NONE
+  rule.first_turn_rank, rule.end_turn_rank, rule.dead_turns, rule.turn_front = 0, 0, NONE, nil
+  rule.turn_promised, rule.in_line, rule.in_kept, rule.last_promise, rule.first_turn, rule.kept_to_drop = nil, nil, nil, nil, nil, NONE
   if rule.nobody then return end
   v = v or redis.call("ZRANGE", rule.line, "0", "0", "WITHSCORES")
   local m, ticket = first_of(v)
@@ -188,7 +189,7 @@ local function read_line(rule, now, only_line, v)
   rule.first_unparked = m
   while m do
     if #rule.to_park == 40 or in_time(rule, m, p, now) then
-      rule.front, rule.front_ticket, rule.front_promised = m, ticket, p
+      rule.front, rule.front_promised = m, p
       break
     end
     found_late(rule, m, ticket)
@@ -201,14 +202,14 @@ end
 
 -- park parks the jobs that read_line found to be late. Those of them that wait for a lease are in rule.missed afterwards
 local function park(rule)
-  if #rule.turns_late > 0 then redis.call("ZREM", rule.turns, unpack(rule.turns_late)) end
+  if #rule.dead_turns > 0 then redis.call("ZREM", rule.turns, unpack(rule.dead_turns)) end
   if #rule.to_park == 0 then return end
   redis.call("ZADD", rule.line, unpack(rule.to_park))
   if rule.kind.lease then
     rule.missed = rule.missed or {}
     for i = 2, #rule.to_park, 2 do rule.missed[#rule.missed + 1] = rule.to_park[i] end
   end
-  if #rule.unkept > 0 then redis.call("ZREM", rule.line, unpack(rule.unkept)) end
+  if #rule.kept_to_drop > 0 then redis.call("ZREM", rule.line, unpack(rule.kept_to_drop)) end
   live(rule.line, PARKED_FOR) -- miniredis may have let it go since it was read
 end
 
@@ -243,58 +244,69 @@ local function ticket_before(rule, cost, ticket)
 end
 
 -- units_between is how many units lie between two tickets
-local function units_between(from, ends)
-  return ceil((ends - from) / ROOM) + ceil((max(ends, COARSE_START) - max(from, COARSE_START)) / ROOM) * (COARSE_UNITS - 1)
+local function units_between(from_ticket, end_ticket)
+  return ceil((end_ticket - from_ticket) / ROOM) + ceil((max(end_ticket, COARSE_START) - max(from_ticket, COARSE_START)) / ROOM) * (COARSE_UNITS - 1)
 end
 
--- permits is how many permits the jobs ahead want, from a ticket on: so many jobs in the line, and so many turns. Equal costs are
--- counted exactly. With mixed costs tickets bound it from above, with the costs of those who were squeezed in
--- between: no two jobs have tickets that overlap, see last_ticket.
-local function permits(rule, waiting, turns, from)
-  if not rule.mixed then return (waiting + turns) * cost_of(rule.waiting > 0 and rule.front or rule.turn_front) end
-  local ends = -PARK_OFFSET
+-- permits_by_count is how many permits so many of the jobs ahead want, where all costs are equal
+local function permits_by_count(rule, jobs)
+  return jobs * cost_of(rule.waiting > 0 and rule.front or rule.turn_front)
+end
+
+-- permits_by_tickets is how many permits the jobs ahead want at most that have this ticket or a later one. It is for mixed costs. No two
+-- jobs have tickets that overlap, see last_ticket. So the tickets bound it from above, with the costs of the jobs that were squeezed in between
+local function permits_by_tickets(rule, from_ticket)
+  local end_ticket = -PARK_OFFSET
   if rule.waiting > 0 then
     local m, ticket = at_rank(rule.line, rule.first_rank + rule.waiting - 1)
-    ends = ticket_behind(rule, cost_of(m), ticket)
+    end_ticket = ticket_behind(rule, cost_of(m), ticket)
   end
   if rule.turns_ahead > 0 then
     local m, ticket = at_rank(rule.turns, rule.first_turn_rank + rule.turns_ahead - 1)
-    ends = max(ends, ticket_behind(rule, cost_of(m), ticket))
+    end_ticket = max(end_ticket, ticket_behind(rule, cost_of(m), ticket))
   end
-  return (units_between(from, ends) + (mark(rule, SQUEEZED) or PARK_OFFSET) - PARK_OFFSET) * rule.limit.unit
+  return (units_between(from_ticket, end_ticket) + (mark(rule, SQUEEZED) or PARK_OFFSET) - PARK_OFFSET) * rule.limit.unit
+end
+
+-- permits_from is how many permits a turn ahead and the jobs between it and the job want. `turns` is how many of these are turns
+local function permits_from(rule, ticket, turns)
+  if rule.mixed then return permits_by_tickets(rule, ticket) end
+  local waiting = rule.waiting > 0 and max(0, rule.waiting - max(0, rule.parked + below(rule.line, ticket) - rule.first_rank)) or 0
+  return permits_by_count(rule, waiting + turns)
 end
 
 -- first_costs finds, of a line with mixed costs, what the first jobs ahead cost, in their order, and their sum; the ticket of the
 -- job after these; and, as rule.front_index, which of these costs is that of `front`
 local function first_costs(rule)
-  local waiting, turns, first, first_turn = NONE, NONE, rule.first_rank, rule.first_turn_rank
-  if rule.waiting > 0 then waiting = redis.call("ZRANGE", rule.line, first, first + min(rule.waiting, WHOLE_JOBS + 1) - 1, "WITHSCORES") end
-  if rule.turns_ahead > 0 then turns = redis.call("ZRANGE", rule.turns, first_turn, first_turn + min(rule.turns_ahead, WHOLE_JOBS + 1) - 1, "WITHSCORES") end
+  local waiting_jobs, turn_jobs, first, first_turn = NONE, NONE, rule.first_rank, rule.first_turn_rank
+  local last, last_turn = first + min(rule.waiting, WHOLE_JOBS + 1) - 1, first_turn + min(rule.turns_ahead, WHOLE_JOBS + 1) - 1
+  if rule.waiting > 0 then waiting_jobs = redis.call("ZRANGE", rule.line, first, last, "WITHSCORES") end
+  if rule.turns_ahead > 0 then turn_jobs = redis.call("ZRANGE", rule.turns, first_turn, last_turn, "WITHSCORES") end
   local costs, sum, i, j = {}, 0, 1, 1
   while true do
-    local ticket, other = tonumber(waiting[i + 1]), tonumber(turns[j + 1])
+    local ticket, other = tonumber(waiting_jobs[i + 1]), tonumber(turn_jobs[j + 1])
     if #costs == WHOLE_JOBS or not (ticket or other) then return costs, sum, ticket and other and min(ticket, other) or ticket or other end
     if ticket and (not other or ticket <= other) then
       rule.front_index = rule.front_index or #costs + 1
-      costs[#costs + 1], i = cost_of(waiting[i]), i + 2
+      costs[#costs + 1], i = cost_of(waiting_jobs[i]), i + 2
     else
-      costs[#costs + 1], j = cost_of(turns[j]), j + 2
+      costs[#costs + 1], j = cost_of(turn_jobs[j]), j + 2
     end
     sum = sum + costs[#costs]
   end
 end
 
--- count_ahead finds how many permits go before those of the job, and what the first jobs of these cost, when
+-- count_permits finds how many permits go before those of the job, and what the first jobs of these cost, when
 -- earliest must be told whole jobs
-local function count_ahead(rule)
+local function count_permits(rule)
   local many = rule.waiting + rule.turns_ahead
   local cost = cost_of(rule.waiting > 0 and rule.front or rule.turn_front)
   if rule.mixed then
     local next_ticket
     rule.costs, rule.ahead, next_ticket = first_costs(rule)
-    if next_ticket then rule.ahead = rule.ahead + permits(rule, rule.waiting, rule.turns_ahead, next_ticket) end
+    if next_ticket then rule.ahead = rule.ahead + permits_by_tickets(rule, next_ticket) end
   else
-    rule.ahead = many * cost
+    rule.ahead = permits_by_count(rule, many)
     if rule.kind.scratch and (cost > 1 or rule.want > 1) then
       rule.costs = {}
       for i = 1, min(many, WHOLE_JOBS) do rule.costs[i] = cost end
@@ -325,9 +337,9 @@ local function charge_ahead(rule, now)
   return of, max(0, left), front_at
 end
 
--- follow returns a function. Each call of it says when the next job goes, of those that come one by one behind
+-- jobs_one_by_one returns a function. Each call of it says when the next job goes, of those that come one by one behind
 -- the jobs that charge_ahead let go
-local function follow(rule, now, of, left)
+local function jobs_one_by_one(rule, now, of, left)
   local kind, limit, more = rule.kind, rule.limit, WHOLE_JOBS - #(rule.costs or NONE)
   if rule.kind.scratch and of == rule.ledger then of = kind.scratch(of) end
   return function(cost)
@@ -342,10 +354,13 @@ local function follow(rule, now, of, left)
   end
 end
 
--- rank counts the permits that go before the job, or before a newcomer: they are `ahead`. `costs` are the costs of the
--- first jobs among them. Turns have instants of their own. `promised_turns` lists these instants, each with the number of
--- permits that go between it and the job: {instant, permits, instant, permits ...}
-local function rank(rule)
+-- count_ahead_of_job counts the permits that go before the job, or before a newcomer: they are `ahead`. `costs` are the costs of the
+-- first jobs among them. Turns have instants of their own. `promised_turns` has those of the first and of the last turn ahead, each
+-- with the number of permits from that turn up to the job: {instant, permits} or {instant, permits, instant, permits}. From each follows
+-- when the job goes at the earliest, if that turn goes as it was promised. The first turn has the most permits behind it, and the last
+-- was mostly promised the latest instant. All turns would cost a look at each. Where one in between puts the job off for longer, the
+-- job comes too early. Then it is granted only if there are permits for all turns, too, as `ahead` counts them; else it is told a later instant
+local function count_ahead_of_job(rule)
   rule.waiting, rule.turns_ahead, rule.ahead, rule.promised_turns, rule.costs, rule.front_index = 0, rule.end_turn_rank - rule.first_turn_rank, 0, nil, nil, nil
   if rule.ticket then
     local ticket = unparked(rule.ticket)
@@ -358,21 +373,13 @@ local function rank(rule)
   if rule.waiting + rule.turns_ahead == 0 then return end
   -- who came to the line by another policy did not see these turns
   if rule.waiting > 0 and rule.turns_ahead > 0 and cost_of(rule.front) ~= cost_of(rule.turn_front) then rule.mixed = true end
-  count_ahead(rule)
+  count_permits(rule)
   if rule.turns_ahead == 0 then return end
-  rule.promised_turns = {}
-  local m, ticket, p, left = rule.turn_front, rule.turn_ticket, rule.turn_promised, rule.turns_ahead
-  repeat
-    local waiting = rule.waiting > 0 and max(0, rule.waiting - max(0, rule.parked + below(rule.line, ticket) - rule.first_rank)) or 0
-    rule.promised_turns[#rule.promised_turns + 1] = p or 0
-    rule.promised_turns[#rule.promised_turns + 1] = permits(rule, waiting, left, ticket)
-    local more = left > 1
-    if more then
-      left = 1
-      m, ticket = at_rank(rule.turns, rule.first_turn_rank + rule.turns_ahead - 1)
-      p = promised(rule, m)
-    end
-  until not more
+  rule.promised_turns = { rule.turn_promised or 0, permits_from(rule, rule.turn_ticket, rule.turns_ahead) }
+  if rule.turns_ahead > 1 then
+    local m, ticket = at_rank(rule.turns, rule.first_turn_rank + rule.turns_ahead - 1)
+    rule.promised_turns[3], rule.promised_turns[4] = promised(rule, m) or 0, permits_from(rule, ticket, 1)
+  end
 end
 
 -- squeeze adds the cost of one who stands between two whole ROOMs to what such jobs cost in
@@ -447,9 +454,9 @@ local function sooner(rule, now, member, p, promoted)
   if (p or 0) - at > 1000 then tell(rule, at, member, promoted) end
 end
 
--- missed tells those who were parked to come: their notice may have been lost with a process,
+-- tell_missed tells those who were parked to come: their notice may have been lost with a process,
 -- and what they know otherwise may be an instant far ahead
-local function missed(rules, now, promoted)
+local function tell_missed(rules, now, promoted)
   for _, rule in ipairs(rules) do
     for _, m in ipairs(rule.missed or NONE) do tell(rule, now, m, promoted) end
   end
@@ -459,7 +466,7 @@ end
 -- with_promotions ends a reply with its promotions: how many jobs may come earlier than they were promised, and
 -- of each {rule, at_us, member}, of which the member, "cost:job", is text. Those who were parked for a lease are among them
 local function with_promotions(reply, rules, now, promoted)
-  missed(rules, now, promoted)
+  tell_missed(rules, now, promoted)
   reply[#reply + 1] = #promoted / 3
   for _, v in ipairs(promoted) do reply[#reply + 1] = v end
   return reply
@@ -472,7 +479,7 @@ local function promote(rule, now, promoted, turn_too)
   local member = rule.member
   rule.member = ""
   read_line(rule, now, not (turn_too or rule.kind.lease))
-  if rule.kind.lease and #rule.to_park + #rule.turns_late > 0 then -- or the next call would tell them again
+  if rule.kind.lease and #rule.to_park + #rule.dead_turns > 0 then -- or the next call would tell them again
     park(rule)
     read_line(rule, now)
   end
@@ -486,9 +493,9 @@ return {
   CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, NOTES_TO = NOTES_TO,
   PARKED_FOR = PARKED_FOR, MIXED = MIXED, NONE = NONE, OFFERED_FOR = OFFERED_FOR, PARK_OFFSET = PARK_OFFSET,
   PARKED_TO = PARKED_TO, ROOM = ROOM, SINCE = SINCE, PROMISE_OFFSET = PROMISE_OFFSET, anybody = anybody, at_rank = at_rank,
-  charge_ahead = charge_ahead, cost_of = cost_of, find_ticket = find_ticket, follow = follow,
+  charge_ahead = charge_ahead, cost_of = cost_of, find_ticket = find_ticket, jobs_one_by_one = jobs_one_by_one,
   is_parked = is_parked, kept_score = kept_score, kept_ticket = kept_ticket, is_squeezed = is_squeezed,
-  leave = leave, line_ends = line_ends, mark = mark, missed = missed, unparked = unparked, open_line = open_line, park = park, promote = promote,
-  rank = rank, read_line = read_line, squeeze = squeeze, tell = tell, ticket_before = ticket_before, ticket_behind = ticket_behind,
+  leave = leave, line_ends = line_ends, mark = mark, tell_missed = tell_missed, unparked = unparked, open_line = open_line, park = park, promote = promote,
+  count_ahead_of_job = count_ahead_of_job, read_line = read_line, squeeze = squeeze, tell = tell, ticket_before = ticket_before, ticket_behind = ticket_behind,
   promised = promised, with_promotions = with_promotions,
 }

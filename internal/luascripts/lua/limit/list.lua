@@ -25,8 +25,8 @@ local max, min = math.max, math.min
 local limit_of, open = ledger.limit_of, ledger.open
 local hold_after_failover, rule_on = rulecall.hold_after_failover, rulecall.rule_on
 local cost_of, promised = line.cost_of, line.promised
-local charge_ahead, follow, line_ends, read_line, open_line, rank =
-  line.charge_ahead, line.follow, line.line_ends, line.read_line, line.open_line, line.rank
+local charge_ahead, jobs_one_by_one, line_ends, read_line, open_line, count_ahead_of_job =
+  line.charge_ahead, line.jobs_one_by_one, line.line_ends, line.read_line, line.open_line, line.count_ahead_of_job
 
 return function(keys, args)
   local first, skip, most = args[7], tonumber(args[8]), tonumber(args[9])
@@ -56,8 +56,8 @@ return function(keys, args)
     else
       if not goes then
         rule.member, rule.ticket = m, ticket
-        rank(rule)
-        goes = follow(rule, from, charge_ahead(rule, from))
+        count_ahead_of_job(rule)
+        goes = jobs_one_by_one(rule, from, charge_ahead(rule, from))
       end
       at = goes(cost_of(m))
     end

@@ -27,8 +27,8 @@ local max, min = math.max, math.min
 local free, limit_of, open, spent = ledger.free, ledger.limit_of, ledger.open, ledger.spent
 local hold_after_failover, rule_on = rulecall.hold_after_failover, rulecall.rule_on
 local CLOSED, cost_of, mark = line.CLOSED, line.cost_of, line.mark
-local charge_ahead, find_ticket, follow, line_ends, read_line, open_line, rank =
-  line.charge_ahead, line.find_ticket, line.follow, line.line_ends, line.read_line, line.open_line, line.rank
+local charge_ahead, find_ticket, jobs_one_by_one, line_ends, read_line, open_line, count_ahead_of_job =
+  line.charge_ahead, line.find_ticket, line.jobs_one_by_one, line.line_ends, line.read_line, line.open_line, line.count_ahead_of_job
 
 return function(keys, args)
   local most = tonumber(args[7])
@@ -42,18 +42,18 @@ return function(keys, args)
   local held = args[10] == "1" and hold_after_failover({ rule }, now)[1] or 0
   read_line(rule, now)
   find_ticket(rule)
-  rank(rule)
+  count_ahead_of_job(rule)
   local waiting = line_ends(rule) - rule.first_rank
   local known_ms = max(0, redis.call("PTTL", rule.key))
   local none = waiting > 0 or rule.closed > 0
   local from = max(now, rule.closed)
-  local next_us = follow(rule, from, charge_ahead(rule, from))(rule.want)
+  local next_us = jobs_one_by_one(rule, from, charge_ahead(rule, from))(rule.want)
   local reply = { 1, now, none and 0 or free(rule, now), next_us, known_ms, closed, own > now and own or 0, held, waiting, 0, 0 }
 
   local many = min(most, waiting)
   local members = many > 0 and redis.call("ZRANGE", rule.line, rule.first_rank, rule.first_rank + many - 1) or {}
   rule.costs = nil
-  local goes = follow(rule, from, rule.ledger, 0)
+  local goes = jobs_one_by_one(rule, from, rule.ledger, 0)
   for _, m in ipairs(members) do
     reply[#reply + 1] = goes(cost_of(m))
     reply[#reply + 1] = string.match(m, ":(.*)$")

@@ -84,7 +84,7 @@ local function clear(rule, now)
     local m = string.match(name, "^@(.*)$") or ""
     local u = redis.call("ZMSCORE", rule.line, m, "#" .. m)
     local ticket = tonumber(u[1] or "")
-    if (not ticket or is_parked(ticket)) and not is_among(rule.unkept, "#" .. m) then
+    if (not ticket or is_parked(ticket)) and not is_among(rule.kept_to_drop, "#" .. m) then
       if is_squeezed(ticket or kept_ticket(u[2])) then squeeze(rule, cost_of(m), -1) end
       redis.call("ZREM", rule.line, m, name, "#" .. m)
     end
@@ -128,9 +128,9 @@ local function step_aside(rule, at, now)
   extend_life(rule, at, now)
 end
 
--- follows says that only turns ahead put the job off until an instant: then it does
+-- only_turns_delay says that only turns ahead put the job off until an instant: then it does
 -- not exist for jobs of other policies, as they do not
-local function follows(rule, at)
+local function only_turns_delay(rule, at)
   return rule.by_turns == at and rule.by_ledger < at
 end
 
@@ -150,7 +150,7 @@ end
 local function take_places(rules, binding, at, now, turns)
   local binding_rule, waits_at = rules[binding], nil
   for i, rule in ipairs(rules) do
-    if i == binding and not follows(rule, at) then waits_at = i end
+    if i == binding and not only_turns_delay(rule, at) then waits_at = i end
     if i == binding or keeps_turn(rule, binding_rule, turns) then take_place(rule, i ~= waits_at, at, now) else step_aside(rule, at, now) end
   end
   return waits_at

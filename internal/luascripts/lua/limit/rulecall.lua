@@ -16,7 +16,7 @@
 --
 --   rule_of    limit, kind, n, W    the limit, and what is asked often of it
 --              index                which rule of the call it is, from 1
---              want                 the cost
+--              want, cost           the cost, as a number and as text
 --              group, rule_closed, stated_worth    as in the text
 --   set_keys   key, tokens, line, turns    the keys; key is that of the ledger
 --              now                  Redis' clock
@@ -29,8 +29,8 @@
 --              marked               true when something beside promises is noted of the line
 --              mixed                true when costs differ
 --              top                  the first of the line, as read
---   read_line  parked, first_rank, end_rank, front, first_unparked, to_park    the line, see line.lua
---              first_turn_rank, end_turn_rank, turn_front, first_turn, turns_late    the turns, see line.lua
+--   read_line  parked, first_rank, end_rank, first_unparked, front, front_promised, to_park    the line, see line.lua
+--              first_turn_rank, end_turn_rank, first_turn, turn_front, turn_ticket, turn_promised, dead_turns, kept_to_drop    the turns, see line.lua
 --              no_turns             true when the set of turns was read and is empty
 --              in_line              the job's ticket in the line
 --              in_kept              the ticket of its turn, by whatever policy
@@ -38,12 +38,14 @@
 --   park       missed               the jobs that were late and wait for a lease
 --   find_ticket  ticket             the job's, in the line or among the turns
 --              in_turns             true when it is among the turns
---   rank       waiting, turns_ahead    how many are ahead of the job
+--   count_ahead_of_job  waiting, turns_ahead    how many are ahead of the job
 --              ahead                how many permits these want
 --              costs, front_index   the costs of the first of them, and which of these is that of `front`
---              promised_turns       the turns that go before it, see rank: {instant, permits, instant, permits ...}
+--              promised_turns       the first and the last turn that go before it: {instant, permits, instant, permits}
 --   measure    by_ledger, by_turns  the first instants at which the rule admits the job
 --              behind_front         true when the first job of the line goes before it
+--   read_stated  stated_at, stated_until    what the holder of a grant says about it, see tokens.lua
+--   cancel.lua   found              the instant of the grant that is given back, 0 or less when it is none; nil when it is not known
 --
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
 
@@ -56,13 +58,13 @@ local ceil, max, min = math.ceil, math.max, math.min
 local NEVER, limit_of, open, earliest = ledger.NEVER, ledger.limit_of, ledger.open, ledger.earliest
 local put = tokens.put
 local GRACE, is_parked = line.GRACE, line.is_parked
-local charge_ahead, find_ticket, read_line, open_line, promote, rank =
-  line.charge_ahead, line.find_ticket, line.read_line, line.open_line, line.promote, line.rank
+local charge_ahead, find_ticket, read_line, open_line, promote, count_ahead_of_job =
+  line.charge_ahead, line.find_ticket, line.read_line, line.open_line, line.promote, line.count_ahead_of_job
 
 local RULE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()" -- and where the next begins
 
--- rule_of makes a rule of its limit and fields. So many others are named that Lua makes room for all: without it
--- a field that is set to nil would have the table laid out anew at each call
+-- rule_of makes a rule of its limit and fields. Others are named only to make room: with more than 32 names Lua lays the table out
+-- for 64, which is enough for all fields. Otherwise fields that come and go would have it laid out anew at each call
 local function rule_of(limit, index, cost, group, closed_us, worth)
   return {
     limit = limit, kind = limit.kind, n = limit.n, W = limit.W, index = index,
@@ -74,12 +76,12 @@ local function rule_of(limit, index, cost, group, closed_us, worth)
 end
 
 -- read_rules makes the rules of a text, from a byte of it on
-local function read_rules(text, from)
+local function read_rules(text, start)
   local rules = {}
-  while from <= #text do
-    local letter, n, W, more, version, cost, group, closed_us, worth, next_at = string.match(text, RULE, from)
+  while start <= #text do
+    local letter, n, W, more, version, cost, group, closed_us, worth, next_at = string.match(text, RULE, start)
     rules[#rules + 1] = rule_of(limit_of(letter, n, W, more, version), #rules + 1, cost, group, closed_us, worth)
-    from = next_at
+    start = next_at
   end
   return rules
 end
@@ -158,9 +160,9 @@ end
 -- hold_after_failover closes rules that a script only reads until what this server may have forgotten has stopped to count, as acquire.lua does. It
 -- answers of each until when it is held: 0 for not, -1 when nobody knows it
 local function hold_after_failover(rules, now)
-  local from, held = read_since(now), {}
+  local since, held = read_since(now), {}
   for i, rule in ipairs(rules) do
-    local open = from and counts_until(rule, from)
+    local open = since and counts_until(rule, since)
     held[i] = open and (open > now and open or 0) or -1
     rule.closed = max(rule.closed, held[i])
   end
@@ -199,14 +201,14 @@ local function promote_in_lines_left(rules, waits_at, now)
   return promoted
 end
 
--- joint is the first instant, not before `at`, at which all the rules from..to admit
+-- joint is the first instant, not before `at`, at which all the rules first_rule..last_rule admit
 -- the job, and the index of the rule that delays it until then: `delayed_by` when none of these does. Turns count only for
 -- rules whose ledger admits it after `reach`.
-local function joint(rules, from, to, at, delayed_by, reach)
-  for i = from, to do
+local function joint(rules, first_rule, last_rule, at, delayed_by, reach)
+  for i = first_rule, last_rule do
     if rules[i].by_ledger > at then at, delayed_by = rules[i].by_ledger, i end
   end
-  for i = from, to do
+  for i = first_rule, last_rule do
     if rules[i].by_ledger > reach and rules[i].by_turns > at then at, delayed_by = rules[i].by_turns, i end
   end
   return at, delayed_by
@@ -224,7 +226,7 @@ local function find_and_measure(rules, now)
   for _, rule in ipairs(rules) do
     read_line(rule, now, false, rule.top)
     find_ticket(rule)
-    rank(rule)
+    count_ahead_of_job(rule)
     measure(rule, now)
   end
 end
@@ -235,12 +237,12 @@ end
 -- one tell. Later rules do not count: the job has no place there, and whoever joins such a line would put it off again and
 -- again. A rule whose ledger admits the job now does not count either, although turns may be ahead: the job keeps its place.
 local function find_place(rules, now)
-  local place, waiting
+  local place, in_some_line
   find_and_measure(rules, now)
   for i, rule in ipairs(rules) do
     local waits = rule.ticket and not rule.in_turns and not is_parked(rule.ticket)
-    if (rule.ticket and not place) or (waits and not waiting) then place = i end
-    waiting = waiting or waits
+    if (rule.ticket and not place) or (waits and not in_some_line) then place = i end
+    in_some_line = in_some_line or waits
   end
   if not place then return nil end
 
