@@ -66,9 +66,9 @@ type Adapter struct {
 	types        *typeWatch
 
 	// The ways to Redis of asynq's servers.
-	scripts *scripts
-	idle    *idleServers
-	fetcher *fetcher
+	finishPipeline *finishPipeline
+	idle           *idleServers
+	fetcher        *fetcher
 
 	// The background work.
 	wakers      map[string]*waker // by queue
@@ -85,12 +85,12 @@ type Adapter struct {
 	queuesFixed  bool                          // they are Config's, or a server's
 	asynqLoggers map[asynq.Logger]asynq.Logger // by the one that they write to
 
-	started   atomic.Bool        // Start was called and succeeded
-	healUntil atomic.Int64       // when healLeft is used up, in nanoseconds; 0 before a shutdown, and while Redis answers
-	fetchOnce sync.Once          // of closing noFetch
-	stopOnce  sync.Once          // of closing stop
-	quit      context.CancelFunc // ends the background work
-	wg        sync.WaitGroup
+	started           atomic.Bool        // Start was called and succeeded
+	freshContextUntil atomic.Int64       // when freshContextLeft is used up, in nanoseconds; 0 before a shutdown, and while Redis answers
+	fetchOnce         sync.Once          // of closing noFetch
+	stopOnce          sync.Once          // of closing stop
+	quit              context.CancelFunc // ends the background work
+	wg                sync.WaitGroup
 }
 
 // taskPolicy is a policy with what decides by it.
@@ -144,7 +144,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		core: c, policies: make(map[string]taskPolicy),
 		inFlight: newTTLMap[string, delivery](inFlightTTL), recentlyDone: newTTLMap[string, int](recentlyDoneTTL),
 		deferrals: newDeferrals(), answered: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
-		scripts: newScripts(rdb), idle: newIdleServers(c),
+		finishPipeline: newFinishPipeline(rdb), idle: newIdleServers(c),
 		wakers: make(map[string]*waker), refreshes: newRefreshFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c), policyFiles: files,
 		asynqLoggers: make(map[asynq.Logger]asynq.Logger),
 	}

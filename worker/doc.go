@@ -60,7 +60,7 @@ package worker
 //	pool.go          Pool is an adapter and its servers
 //	signals*.go      what Run does at SIGTERM, SIGINT and SIGTSTP
 //	core.go          core, load
-//	client.go        client, scripts
+//	client.go        client, finishPipeline
 //	fetch.go         fetcher, idleServers, and how the client fetches
 //	admission.go     Adapter.Handler, and attempt until its handler has run
 //	attempt.go       attempt as the host of its handler: ask, wait, hold, defer, give back
