@@ -523,7 +523,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 		return nil, 0
 	}
 	w.counters.wakes.Add(int64(woken))
-	w.fetcher.wake(w.queue, woken)
+	w.fetcher.fetchSoon(w.queue, woken)
 	if tell := w.cfg.Observer.Woken; tell != nil {
 		for i, code := range codes {
 			if code == luascripts.Woken {
