@@ -71,15 +71,15 @@ type Adapter struct {
 	fetcher        *fetcher
 
 	// The background work.
-	wakers      map[string]*waker // by queue
-	refreshes   *refreshFilter
-	promotions  *promotions
-	withdrawals withdrawals
-	batchCounts *batchCounts
-	limitWatch  *limitWatch
-	subscriber  *subscriber
-	policyFiles *policyFiles
-	upkeep      *upkeep
+	wakers        map[string]*waker // by queue
+	refreshes     *refreshFilter
+	promotions    *promotions
+	lateGiveBacks lateGiveBacks
+	batchCounts   *batchCounts
+	limitWatch    *limitWatch
+	subscriber    *subscriber
+	policyFiles   *policyFiles
+	upkeep        *upkeep
 
 	mu           sync.Mutex                    // over the queues, until Start, and the loggers
 	queuesFixed  bool                          // they are Config's, or a server's
@@ -150,7 +150,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	}
 	a.fetcher = newFetcher(a)
 	a.finished = newFinishedTasks(c, (&client{UniversalClient: a.rdb, a: a}).endFinished)
-	a.withdrawals, a.types = newWithdrawals(c, a.promotions), newTypeWatch(c)
+	a.lateGiveBacks, a.types = newLateGiveBacks(c, a.promotions), newTypeWatch(c)
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers, teller}
 	a.upkeep = &upkeep{c, a.policies, files, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight,
 		a.waits, a.answered}}
@@ -381,7 +381,7 @@ func (a *Adapter) Close() {
 	a.wg.Wait()
 	// Nobody here passes promotions on any more. The sweeper of another pool finds the next task of a slot that is
 	// free, and other tasks come when they were promised.
-	a.withdrawals.Close(afterTimeout)
+	a.lateGiveBacks.Close(afterTimeout)
 }
 
 // Stats returns a snapshot of the counters.
