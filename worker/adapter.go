@@ -66,31 +66,31 @@ type Adapter struct {
 	types        *typeWatch
 
 	// The ways to Redis of asynq's servers.
-	scripts *scripts
-	idle    *idleServers
-	fetcher *fetcher
+	finishPipeline *finishPipeline
+	idle           *idleServers
+	fetcher        *fetcher
 
 	// The background work.
-	wakers      map[string]*waker // by queue
-	refreshes   *refreshFilter
-	promotions  *promotions
-	withdrawals withdrawals
-	batchCounts *batchCounts
-	limitWatch  *limitWatch
-	subscriber  *subscriber
-	policyFiles *policyFiles
-	upkeep      *upkeep
+	wakers        map[string]*waker // by queue
+	refreshes     *refreshFilter
+	promotions    *promotions
+	lateGiveBacks lateGiveBacks
+	batchCounts   *batchCounts
+	limitWatch    *limitWatch
+	subscriber    *subscriber
+	policyFiles   *policyFiles
+	upkeep        *upkeep
 
 	mu           sync.Mutex                    // over the queues, until Start, and the loggers
 	queuesFixed  bool                          // they are Config's, or a server's
 	asynqLoggers map[asynq.Logger]asynq.Logger // by the one that they write to
 
-	started   atomic.Bool        // Start was called and succeeded
-	healUntil atomic.Int64       // when healLeft is used up, in nanoseconds; 0 before a shutdown, and while Redis answers
-	fetchOnce sync.Once          // of closing noFetch
-	stopOnce  sync.Once          // of closing stop
-	quit      context.CancelFunc // ends the background work
-	wg        sync.WaitGroup
+	started           atomic.Bool        // Start was called and succeeded
+	freshContextUntil atomic.Int64       // when freshContextLeft is used up, in nanoseconds; 0 before a shutdown, and while Redis answers
+	fetchOnce         sync.Once          // of closing noFetch
+	stopOnce          sync.Once          // of closing stop
+	quit              context.CancelFunc // ends the background work
+	wg                sync.WaitGroup
 }
 
 // taskPolicy is a policy with what decides by it.
@@ -144,13 +144,13 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 		core: c, policies: make(map[string]taskPolicy),
 		inFlight: newTTLMap[string, delivery](inFlightTTL), recentlyDone: newTTLMap[string, int](recentlyDoneTTL),
 		deferrals: newDeferrals(), answered: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
-		scripts: newScripts(rdb), idle: newIdleServers(c),
+		finishPipeline: newFinishPipeline(rdb), idle: newIdleServers(c),
 		wakers: make(map[string]*waker), refreshes: newRefreshFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c), policyFiles: files,
 		asynqLoggers: make(map[asynq.Logger]asynq.Logger),
 	}
 	a.fetcher = newFetcher(a)
 	a.finished = newFinishedTasks(c, (&client{UniversalClient: a.rdb, a: a}).endFinished)
-	a.withdrawals, a.types = newWithdrawals(c, a.promotions), newTypeWatch(c)
+	a.lateGiveBacks, a.types = newLateGiveBacks(c, a.promotions), newTypeWatch(c)
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers, teller}
 	a.upkeep = &upkeep{c, a.policies, files, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight,
 		a.waits, a.answered}}
@@ -381,7 +381,7 @@ func (a *Adapter) Close() {
 	a.wg.Wait()
 	// Nobody here passes promotions on any more. The sweeper of another pool finds the next task of a slot that is
 	// free, and other tasks come when they were promised.
-	a.withdrawals.Close(afterTimeout)
+	a.lateGiveBacks.Close(afterTimeout)
 }
 
 // Stats returns a snapshot of the counters.

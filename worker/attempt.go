@@ -119,7 +119,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		t.a.promotions.add(d.Promoted...)
 		if errors.Is(err, throttle.ErrWithdrawn) { // one slot of a Cluster took the call back, when another refused it or did not answer
 			if answerLost { // there it may be charged
-				t.a.withdrawals.later(p, r)
+				t.a.lateGiveBacks.refund(p, r)
 			}
 			r.Token, answerLost = throttle.NewToken(), false
 			continue
@@ -286,7 +286,7 @@ func (t *attempt) keepGrant(ctx context.Context, p *throttle.Policy, d throttle.
 			promoted, err := end(ctx)
 			t.a.promotions.add(promoted...)
 			if err != nil {
-				t.a.withdrawals.releaseLater(p, d)
+				t.a.lateGiveBacks.release(p, d)
 			}
 		})
 	}
@@ -383,7 +383,7 @@ func isUnreadable(err error) bool {
 // without a booking.
 func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle.Request, cause error, answerLost bool) error {
 	if answerLost { // some call of this token had no answer: it may have been charged
-		t.a.withdrawals.later(p, r)
+		t.a.lateGiveBacks.refund(p, r)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -409,7 +409,7 @@ func (t *attempt) returnGrant(ctx context.Context, p *throttle.Policy, d throttl
 	promoted, err := throttle.ForWorkers.Return(ctx, p, d.Request)
 	t.a.promotions.add(promoted...) // some slots of a Cluster may have promoted jobs when another failed
 	if err != nil {
-		t.a.withdrawals.later(p, d.Request)
+		t.a.lateGiveBacks.refund(p, d.Request)
 	}
 }
 
@@ -458,7 +458,7 @@ func (t *attempt) refund(ctx context.Context, g decided) {
 	promoted, err := g.policy.Refund(ctx, g.Request)
 	t.a.promotions.add(promoted...)
 	if err != nil {
-		t.a.withdrawals.later(g.policy, g.Request)
+		t.a.lateGiveBacks.refund(g.policy, g.Request)
 	}
 }
 

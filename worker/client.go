@@ -21,9 +21,9 @@ import (
 	"github.com/headwayq/headway/internal/rediserr"
 )
 
-// healTimeout bounds a finishing script whose own context has ended already, and all of them
+// freshContextTimeout bounds a finishing script whose own context has ended already, and all of them
 // together while Redis answers none after a shutdown has begun.
-const healTimeout = 5 * time.Second
+const freshContextTimeout = 5 * time.Second
 
 // client is the Redis client of one asynq server. All of asynq's scripts go
 // through it; other commands pass as they are.
@@ -52,7 +52,7 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 			return failed(ctx, err)
 		}
 	}
-	cmd := c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
+	cmd := c.dispatch(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		return c.UniversalClient.Eval(ctx, text, keys, args...)
 	})
 	c.keepFinished(op, call, cmd.Err(), sha, keys, args)
@@ -65,11 +65,11 @@ func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ..
 		return nothing(ctx)
 	}
 	op, call := asynqwire.Recognise(sha, keys, args)
-	cmd := c.script(ctx, op, call, func(ctx context.Context) *redis.Cmd {
-		if c.a.scripts.rdb == nil || op == asynqwire.OpOther || op == asynqwire.OpUnknown {
+	cmd := c.dispatch(ctx, op, call, func(ctx context.Context) *redis.Cmd {
+		if c.a.finishPipeline.rdb == nil || op == asynqwire.OpOther || op == asynqwire.OpUnknown {
 			return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
 		}
-		return c.a.scripts.evalSha(ctx, sha, keys, args, func(ctx context.Context) bool {
+		return c.a.finishPipeline.evalSha(ctx, sha, keys, args, func(ctx context.Context) bool {
 			return op == asynqwire.OpRetry && c.wrote(ctx, call)
 		})
 	})
@@ -91,7 +91,7 @@ func (c *client) keepFinished(op asynqwire.Op, call asynqwire.Call, err error, s
 
 // endFinished writes the end of a task as asynq tried to.
 func (c *client) endFinished(ctx context.Context, t *finishedTask, text string) *redis.Cmd {
-	return c.end(ctx, t.op, t.call, func(ctx context.Context) *redis.Cmd {
+	return c.runFinish(ctx, t.op, t.call, func(ctx context.Context) *redis.Cmd {
 		return c.UniversalClient.Eval(ctx, text, t.keys, t.args...)
 	})
 }
@@ -140,7 +140,8 @@ func (c *client) wrote(ctx context.Context, call asynqwire.Call) bool {
 	return err == nil && bad == nil && is.Retried >= want.Retried
 }
 
-func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
+// dispatch runs a script of asynq in the way that its kind asks for: run sends it as it is.
+func (c *client) dispatch(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
 	switch op {
 	case asynqwire.OpOther:
 		return run(ctx)
@@ -151,34 +152,34 @@ func (c *client) script(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 		return c.fetch(ctx, call)
 	}
 	if ctx.Err() != nil {
-		return c.heal(ctx, op, call, run)
+		return c.finishWithFreshContext(ctx, op, call, run)
 	}
-	return c.finish(ctx, op, call, run)
+	return c.finishOrDefer(ctx, op, call, run)
 }
 
-// heal runs a script that finishes a task, and whose context has ended: asynq's syncer repeats
+// finishWithFreshContext runs a script that finishes a task, and whose context has ended: asynq's syncer repeats
 // what it could not write during an outage. Without a fresh context it would never be written,
 // and the task would run again.
-func (c *client) heal(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
-	left := c.healLeft(time.Now())
+func (c *client) finishWithFreshContext(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
+	left := c.freshContextLeft(time.Now())
 	if left <= 0 {
 		return failed(ctx, ctx.Err())
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
 	defer cancel()
 	if op == asynqwire.OpRetry && c.wrote(ctx, call) {
-		c.a.healUntil.Store(0)
+		c.a.freshContextUntil.Store(0)
 		return done(ctx) // and what is in flight is another delivery of it
 	}
-	cmd := c.finish(ctx, op, call, run)
+	cmd := c.finishOrDefer(ctx, op, call, run)
 	if err := cmd.Err(); err == nil || rediserr.Of(err).Answered() {
-		c.a.healUntil.Store(0)
+		c.a.freshContextUntil.Store(0)
 	}
 	return cmd
 }
 
-// finish runs a script that finishes a task, or writes the task's deferral in its place.
-func (c *client) finish(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
+// finishOrDefer runs a script that finishes a task, or writes the task's deferral in its place.
+func (c *client) finishOrDefer(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
 	switch op {
 	case asynqwire.OpRetry, asynqwire.OpArchive:
 		delivered, bypassed := c.a.inFlight.take(call.TaskKey, time.Now()) // its handler may never have been called
@@ -202,11 +203,12 @@ func (c *client) finish(ctx context.Context, op asynqwire.Op, call asynqwire.Cal
 			c.a.types.bypassed(delivered.Type)
 		}
 	}
-	return c.end(ctx, op, call, run)
+	return c.runFinish(ctx, op, call, run)
 }
 
-// end runs a script that finishes a task.
-func (c *client) end(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
+// runFinish runs a script that finishes a task, and notes what came of it. It answers that all is well of a task that is not
+// active any more.
+func (c *client) runFinish(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
 	cmd := run(ctx)
 	if cmd.Err() == nil {
 		c.a.batchCounts.end(ctx, op, call, func() bool {
@@ -229,15 +231,15 @@ func (c *client) end(ctx context.Context, op asynqwire.Op, call asynqwire.Call, 
 	return cmd
 }
 
-// healLeft is how long a script may take that finishes a task whose own context has ended. asynq repeats those
+// freshContextLeft is how long a script may take that finishes a task whose own context has ended. asynq repeats those
 // that Redis did not answer one by one when it shuts down, and does not look how long that takes. So while Redis
 // answers none of them they have one time together.
-func (c *client) healLeft(now time.Time) time.Duration {
+func (c *client) freshContextLeft(now time.Time) time.Duration {
 	if !c.a.stopped() {
-		return healTimeout
+		return freshContextTimeout
 	}
-	c.a.healUntil.CompareAndSwap(0, now.Add(healTimeout).UnixNano())
-	return time.Unix(0, c.a.healUntil.Load()).Sub(now)
+	c.a.freshContextUntil.CompareAndSwap(0, now.Add(freshContextTimeout).UnixNano())
+	return time.Unix(0, c.a.freshContextUntil.Load()).Sub(now)
 }
 
 // endedByAsynq says that asynq may have ended an attempt before it called the handler: the
@@ -311,7 +313,7 @@ func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
 		Pool: c.a.firstPool(d.rule, d.wait),
 		Why:  luascripts.WhyOf(causes[d.reason], d.record.Booking, d.rule),
 	})
-	if isNotFound(cmd.Err()) { // as in script: its lease was lost
+	if isNotFound(cmd.Err()) { // as in runFinish: its lease was lost
 		c.a.deferrals.remove(d)
 		return done(ctx)
 	}
@@ -362,10 +364,10 @@ func nothing(ctx context.Context) *redis.Cmd {
 
 func isNotFound(err error) bool { return rediserr.Of(err) == rediserr.NotFound }
 
-// scriptsMost is how many scripts of asynq's go in one pipeline.
-const scriptsMost = 64
+// finishPipelineMost is how many scripts of asynq's go in one pipeline.
+const finishPipelineMost = 64
 
-// scripts sends the scripts by which asynq's servers of this process end tasks. Fetches go
+// finishPipeline sends the scripts by which asynq's servers of this process end tasks. Fetches go
 // another way, see fetcher.
 // Those that come while others are under way go in one pipeline, see [coalesce.Batcher]: the
 // system calls for one script cost more than the script does.
@@ -373,15 +375,15 @@ const scriptsMost = 64
 // Each script has its own answer. One whose answer was lost is sent again by itself, if the
 // client repeats anything at all: go-redis would repeat the whole pipeline. On Redis
 // Cluster, and with a client type that is not go-redis' own, each script is a call of its own.
-type scripts struct {
+type finishPipeline struct {
 	rdb       *redis.Client // nil where each script is a call of its own
 	repeats   bool          // the client repeats a call whose answer was lost
-	transport coalesce.Transport[*script]
-	batcher   *coalesce.Batcher[*script]
+	transport coalesce.Transport[*finishCall]
+	batcher   *coalesce.Batcher[*finishCall]
 }
 
-// script is one call of a script, with its answer.
-type script struct {
+// finishCall is one call of a script that finishes a task, with its answer.
+type finishCall struct {
 	*redis.Cmd
 	answered bool
 	again    bool // it did nothing, or its answer was lost: it is sent again
@@ -390,34 +392,34 @@ type script struct {
 // SetErr is called by go-redis with the result of a command. When a pipeline breaks,
 // go-redis calls it for all commands, also for those that were answered before: their
 // answers are kept. A hook that sends a pipeline anew resets the errors with nil.
-func (s *script) SetErr(err error) {
-	if err == nil && s.Val() != nil || err != nil && rediserr.Of(err).Answered() {
-		s.answered = true
-	} else if s.answered {
+func (f *finishCall) SetErr(err error) {
+	if err == nil && f.Val() != nil || err != nil && rediserr.Of(err).Answered() {
+		f.answered = true
+	} else if f.answered {
 		return
 	}
-	s.Cmd.SetErr(err)
+	f.Cmd.SetErr(err)
 }
 
 // NoRetry has go-redis send a pipeline once.
-func (s *script) NoRetry() bool { return true }
+func (f *finishCall) NoRetry() bool { return true }
 
-func newScripts(rdb redis.UniversalClient) *scripts {
-	x := &scripts{}
-	if x.rdb, _ = rdb.(*redis.Client); x.rdb != nil {
-		x.repeats = x.rdb.Options().MaxRetries > 0
+func newFinishPipeline(rdb redis.UniversalClient) *finishPipeline {
+	p := &finishPipeline{}
+	if p.rdb, _ = rdb.(*redis.Client); p.rdb != nil {
+		p.repeats = p.rdb.Options().MaxRetries > 0
 	}
-	x.transport = coalesce.Transport[*script]{
-		Alone: x.sendOne, Together: x.pipeline, Patience: coalesce.PatienceDefault,
-		Weight: func(*script) int { return 1 }, Most: scriptsMost,
+	p.transport = coalesce.Transport[*finishCall]{
+		Alone: p.sendOne, Together: p.sendTogether, Patience: coalesce.PatienceDefault,
+		Weight: func(*finishCall) int { return 1 }, Most: finishPipelineMost,
 	}
-	x.batcher = coalesce.NewBatcher(&x.transport)
-	return x
+	p.batcher = coalesce.NewBatcher(&p.transport)
+	return p
 }
 
-// evalSha answers as the client's own does. A call whose answer was lost is sent again, unless
+// evalSha answers as the client'f own does. A call whose answer was lost is sent again, unless
 // took says that it took effect.
-func (x *scripts) evalSha(ctx context.Context, sha string, keys []string, args []any, took func(context.Context) bool) *redis.Cmd {
+func (p *finishPipeline) evalSha(ctx context.Context, sha string, keys []string, args []any, took func(context.Context) bool) *redis.Cmd {
 	const first = 3
 	all := make([]any, first, first+len(keys)+len(args))
 	all[0], all[1], all[2] = "evalsha", sha, len(keys)
@@ -425,51 +427,51 @@ func (x *scripts) evalSha(ctx context.Context, sha string, keys []string, args [
 		all = append(all, k)
 	}
 	all = append(all, args...)
-	s := &script{Cmd: redis.NewCmd(ctx, all...)}
-	s.SetFirstKeyPos(first)
-	if err := x.batcher.Do(ctx, s); err != nil && ctx.Err() != nil { // it may be under way still
+	f := &finishCall{Cmd: redis.NewCmd(ctx, all...)}
+	f.SetFirstKeyPos(first)
+	if err := p.batcher.Do(ctx, f); err != nil && ctx.Err() != nil { // it may be under way still
 		cmd := redis.NewCmd(ctx, all...)
 		cmd.SetErr(err)
 		return cmd
 	}
-	if s.again && !s.answered && took(ctx) {
+	if f.again && !f.answered && took(ctx) {
 		return done(ctx)
 	}
-	if s.again {
-		s.Cmd.SetErr(nil)
-		_ = x.rdb.Process(ctx, s.Cmd)
+	if f.again {
+		f.Cmd.SetErr(nil)
+		_ = p.rdb.Process(ctx, f.Cmd)
 	}
-	return s.Cmd
+	return f.Cmd
 }
 
 // sendOne returns the error of a script whose answer is lost.
-func (x *scripts) sendOne(ctx context.Context, s *script) (lost error) {
-	return x.settle(ctx, s, x.rdb.Process(ctx, s))
+func (p *finishPipeline) sendOne(ctx context.Context, f *finishCall) (lost error) {
+	return p.settle(ctx, f, p.rdb.Process(ctx, f))
 }
 
-// pipeline returns the error of those whose answers are lost.
-func (x *scripts) pipeline(ctx context.Context, all []*script) (lost error) {
-	pipe := x.rdb.Pipeline()
-	for _, s := range all {
-		_ = pipe.Process(ctx, s)
+// sendTogether returns the error of those whose answers are lost.
+func (p *finishPipeline) sendTogether(ctx context.Context, all []*finishCall) (lost error) {
+	pipe := p.rdb.Pipeline()
+	for _, f := range all {
+		_ = pipe.Process(ctx, f)
 	}
 	_, err := pipe.Exec(ctx)
-	for _, s := range all {
-		lost = cmp.Or(x.settle(ctx, s, err), lost)
+	for _, f := range all {
+		lost = cmp.Or(p.settle(ctx, f, err), lost)
 	}
 	return lost
 }
 
 // settle decides after a script was sent, with err, whether it is sent again. It returns the
 // error of one whose answer is lost.
-func (x *scripts) settle(ctx context.Context, s *script, err error) (lost error) {
-	if s.answered {
-		s.again = x.repeats && rediserr.Of(s.Err()) == rediserr.Passing
+func (p *finishPipeline) settle(ctx context.Context, f *finishCall, err error) (lost error) {
+	if f.answered {
+		f.again = p.repeats && rediserr.Of(f.Err()) == rediserr.Passing
 		return nil
 	}
-	lost = cmp.Or(s.Err(), err, errNoAnswer)
-	s.Cmd.SetErr(lost)
-	s.again = x.repeats && ctx.Err() == nil && rediserr.Of(lost) != rediserr.TimedOut
+	lost = cmp.Or(f.Err(), err, errNoAnswer)
+	f.Cmd.SetErr(lost)
+	f.again = p.repeats && ctx.Err() == nil && rediserr.Of(lost) != rediserr.TimedOut
 	return lost
 }
 

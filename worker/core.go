@@ -244,15 +244,15 @@ func (c *core) countWait(d *deferral) {
 	c.waits.begin(c.keys(d.task.Queue).Task(d.task.ID), rule, d.made)
 }
 
-// recordWait notes in the history until when a task waits for a rule. what is what it waits
-// for, as text.
-func (c *core) recordWait(rule, what string, until time.Time) {
-	record, ok := luascripts.ParseWaitRecord(what)
+// recordWait notes in the history until when a task waits for a rule. record is the stored
+// [luascripts.WaitRecord] of the task.
+func (c *core) recordWait(rule, record string, until time.Time) {
+	parsed, ok := luascripts.ParseWaitRecord(record)
 	if c.history == nil || !ok {
 		return
 	}
-	ids, _, _ := record.Booking.Read()
-	if n := slices.Index(strings.Split(record.Booking.Policy(), "+"), rule); n >= 0 && n < len(ids) {
+	ids, _, _ := parsed.Booking.Read()
+	if n := slices.Index(strings.Split(parsed.Booking.Policy(), "+"), rule); n >= 0 && n < len(ids) {
 		c.history.Of(rule).Waits(ids[n], until)
 	}
 }

@@ -229,7 +229,7 @@ func (s *deferrals) removeLocked(d *deferral) bool {
 	return true
 }
 
-// purge forgets what asynq will not come for any more: its handler returned too late. What is left [archiveWatch] forgets.
+// purge forgets what asynq will not come for any more: its handler returned too late. archiveWatch forgets the rest.
 func (s *deferrals) purge(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -40,10 +40,10 @@ package worker
 //	a task runs            asynq.Server -> attempt: admission -> handler -> outcome
 //	a task is deferred     attempt -> deferrals; asynq.Server -> client -> due index in Redis
 //	a task is woken        waker (refreshFilter says what to check first) -> pending list in Redis -> fetcher -> idleServers
-//	a task may come early  attempt, waker, withdrawals -> promotions -> waker
+//	a task may come early  attempt, waker, lateGiveBacks -> promotions -> waker
 //	a limit changes        limitWatch -> waker
 //	a client books a task  subscriber -> waker
-//	a grant is not used, or a lease is released    attempt -> withdrawals, when Redis does not answer at once
+//	a grant is not used, or a lease is released    attempt -> lateGiveBacks, when Redis does not answer at once
 //	a batch is controlled  attempt -> batches; a task of it ends: client -> batchCounts
 //	a task is deleted      sweeper, or waker at its instant -> the places of the task are given up -> promotions
 //	a task is finished     client -> finishedTasks, when Redis does not answer before asynq's lease ends
@@ -60,7 +60,7 @@ package worker
 //	pool.go          Pool is an adapter and its servers
 //	signals*.go      what Run does at SIGTERM, SIGINT and SIGTSTP
 //	core.go          core, load
-//	client.go        client, scripts
+//	client.go        client, finishPipeline
 //	fetch.go         fetcher, idleServers, and how the client fetches
 //	admission.go     Adapter.Handler, and attempt until its handler has run
 //	attempt.go       attempt as the host of its handler: ask, wait, hold, defer, give back
@@ -72,7 +72,7 @@ package worker
 //	refreshfilter.go refreshFilter: which bookings are asked about before their tasks are woken
 //	replan.go        limitWatch, and what the waker does when a limit has changed
 //	subscriber.go    subscriber
-//	promotions.go    promotions, and withdrawals: what is given back again until Redis takes it
+//	promotions.go    promotions, and lateGiveBacks: what is given back again until Redis takes it
 //	upkeep.go        upkeep, serverWatch, sweeper, and the sign of life of the pool
 //	unlimited.go     typeWatch
 //	stats.go         Stats, and the counters behind them

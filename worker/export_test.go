@@ -56,7 +56,7 @@ func TaskOf(job string) (queue, id string, ok bool) { return luascripts.TaskOf(j
 
 // WithdrawLater hands a withdrawal to the background.
 func (a *Adapter) WithdrawLater(l *throttle.Limiter, r throttle.Request) {
-	a.withdrawals.later(l.Policy(), r)
+	a.lateGiveBacks.refund(l.Policy(), r)
 }
 
 // ReceiveUntilSilent listens for nobody, until the connection is dead.

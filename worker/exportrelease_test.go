@@ -4,5 +4,5 @@ import "github.com/headwayq/headway/throttle"
 
 // ReleaseLater hands the release of a grant's leases to the background.
 func (a *Adapter) ReleaseLater(l *throttle.Limiter, d throttle.Decision) {
-	a.withdrawals.releaseLater(l.Policy(), d)
+	a.lateGiveBacks.release(l.Policy(), d)
 }

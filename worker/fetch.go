@@ -164,10 +164,11 @@ func (f *fetcher) of(name string) *fetchQueue {
 	return q
 }
 
-// fetch returns a task of a queue, or none. asked says whether Redis was asked. When there is no
-// task and Redis was not asked, a server has to take the tasks first that are held of another queue, or
-// to come again with a lease that lasts longer. An error says that the queue is to be left out for now.
-func (f *fetcher) fetch(ctx context.Context, call asynqwire.Call) (task *fetchedTask, asked bool, err error) {
+// fetch returns a task of a queue, or none. foundEmpty says that Redis has answered, and that there
+// is no task of this queue. When there is no task and foundEmpty is false, nothing is known about the queue: a server has to take the tasks first
+// that are held of another queue, or to come again with a lease that lasts longer. An error says that the
+// queue is to be left out for now.
+func (f *fetcher) fetch(ctx context.Context, call asynqwire.Call) (task *fetchedTask, foundEmpty bool, err error) {
 	f.mu.Lock()
 	q := f.of(call.Queue)
 	f.mu.Unlock()
@@ -185,7 +186,7 @@ func (f *fetcher) fetch(ctx context.Context, call asynqwire.Call) (task *fetched
 
 // fetchPatiently is fetch, but it leaves a queue that is not answered about in time: the call goes on, and
 // what it brings is held for whoever asks next.
-func (f *fetcher) fetchPatiently(ctx context.Context, q *fetchQueue, call asynqwire.Call) (task *fetchedTask, asked bool, err error) {
+func (f *fetcher) fetchPatiently(ctx context.Context, q *fetchQueue, call asynqwire.Call) (task *fetchedTask, foundEmpty bool, err error) {
 	f.mu.Lock()
 	before := cmp.Or(q.err, errSilent)
 	patience := time.NewTimer(f.patience(q))
@@ -223,12 +224,13 @@ func (f *fetcher) fetchPatiently(ctx context.Context, q *fetchQueue, call asynqw
 }
 
 // answer is what a server gets after a call. q.calling is locked.
-func (f *fetcher) answer(q *fetchQueue, call asynqwire.Call, err error) (task *fetchedTask, asked bool, _ error) {
+func (f *fetcher) answer(q *fetchQueue, call asynqwire.Call, err error) (task *fetchedTask, foundEmpty bool, _ error) {
 	if err != nil {
-		return nil, true, err
+		return nil, false, err
 	}
 	task = f.take(q)
-	return task, task != nil || !endsSoon(call.LeaseEnds), nil
+	// When the lease ends soon, what the call brought may have gone back to the queue, see refill.
+	return task, task == nil && !endsSoon(call.LeaseEnds), nil
 }
 
 // patience is how long a server waits for an answer about a queue. The lock is held.
@@ -299,13 +301,13 @@ func (f *fetcher) reserve(q *fetchQueue) int {
 func (f *fetcher) refill(ctx context.Context, q *fetchQueue, leaseEnds int64, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	err := f.giveBackOld(ctx, q) // tasks are held for too long when this process stood still
+	err := f.requeueOld(ctx, q) // tasks are held for too long when this process stood still
 	if err == nil {
 		err = f.ask(ctx, q, leaseEnds, n)
 	}
 	if err == nil && endsSoon(leaseEnds) {
 		// The answer took so long that asynq would run the tasks without a lease. Its next fetch brings a new one.
-		if err = f.giveBack(context.WithoutCancel(ctx), q); err != nil {
+		if err = f.requeue(context.WithoutCancel(ctx), q); err != nil {
 			f.holdUntil(q, time.Time{}) // nobody takes them: another pool may have them by now
 		}
 	}
@@ -366,7 +368,7 @@ func (f *fetcher) hold(q *fetchQueue, tasks []fetchedTask, n int) {
 		q.next = min(2*n, fetchMost)
 	}
 	if len(tasks) > 1 {
-		f.giveBackLater(q)
+		f.requeueLater(q)
 	}
 }
 
@@ -379,10 +381,10 @@ func (f *fetcher) keep(q *fetchQueue) {
 	f.mu.Unlock()
 	switch {
 	case closed:
-		_ = f.giveBack(context.Background(), q) // it logs what is left to asynq
+		_ = f.requeue(context.Background(), q) // it logs what is left to asynq
 	case n > 0 && !until.IsZero():
 		f.holdUntil(q, until.Add(min(time.Duration(len(f.core.queues))*f.waitFor, keptMost)))
-		f.idle.ring(n, int(f.load.servers.Load()))
+		f.idle.wakeUp(n, int(f.load.servers.Load()))
 	}
 }
 
@@ -391,7 +393,7 @@ func (f *fetcher) holdUntil(q *fetchQueue, until time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	q.until = until
-	f.giveBackLater(q)
+	f.requeueLater(q)
 }
 
 // pause is how long a server waits whose queues all fail: until one of them is asked again.
@@ -407,17 +409,17 @@ func (f *fetcher) pause() time.Duration {
 	return max(fetchPauseMin, time.Until(until))
 }
 
-// wake has the servers fetch n tasks of a queue that were put to the front of pending.
-func (f *fetcher) wake(queue string, n int) {
+// fetchSoon has the servers fetch n tasks of a queue that were put to the front of pending.
+func (f *fetcher) fetchSoon(queue string, n int) {
 	f.mu.Lock()
 	q := f.of(queue)
 	q.woken = min(q.woken+n, fetchMost)
 	f.mu.Unlock()
-	f.idle.ring(n, int(f.load.servers.Load()))
+	f.idle.wakeUp(n, int(f.load.servers.Load()))
 }
 
-// giveBackLater gives tasks back that no server takes in time. The lock is held.
-func (f *fetcher) giveBackLater(q *fetchQueue) {
+// requeueLater puts tasks back that no server takes in time. The lock is held.
+func (f *fetcher) requeueLater(q *fetchQueue) {
 	d := max(f.heldFor, time.Until(q.until))
 	if q.late != nil {
 		q.late.Reset(d)
@@ -426,7 +428,7 @@ func (f *fetcher) giveBackLater(q *fetchQueue) {
 	q.late = time.AfterFunc(d, func() {
 		q.calling.Lock()
 		defer q.calling.Unlock()
-		if f.giveBackOld(context.Background(), q) != nil {
+		if f.requeueOld(context.Background(), q) != nil {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			q.late.Reset(f.heldFor)
@@ -434,20 +436,20 @@ func (f *fetcher) giveBackLater(q *fetchQueue) {
 	})
 }
 
-// giveBackOld gives the tasks of a queue back that are held for too long. q.calling is locked.
-func (f *fetcher) giveBackOld(ctx context.Context, q *fetchQueue) error {
+// requeueOld puts the tasks of a queue back that are held for too long. q.calling is locked.
+func (f *fetcher) requeueOld(ctx context.Context, q *fetchQueue) error {
 	f.mu.Lock()
 	old := !time.Now().Before(q.until)
 	f.mu.Unlock()
 	if !old {
 		return nil
 	}
-	return f.giveBack(ctx, q)
+	return f.requeue(ctx, q)
 }
 
-// giveBack puts the tasks of a queue that are held back to its front, in their
+// requeue puts the tasks of a queue that are held back to its front, in their
 // order. They stay held when that fails. q.calling is locked.
-func (f *fetcher) giveBack(ctx context.Context, q *fetchQueue) error {
+func (f *fetcher) requeue(ctx context.Context, q *fetchQueue) error {
 	f.mu.Lock()
 	var ids []string
 	for _, t := range q.tasks {
@@ -498,7 +500,7 @@ func (f *fetcher) closeQueue(ctx context.Context, q *fetchQueue) {
 	if q.lost {
 		_ = f.ask(ctx, q, 0, 0) // it notes its number, so that a late copy takes nothing
 	}
-	_ = f.giveBack(ctx, q) // it logs what is left to asynq
+	_ = f.requeue(ctx, q) // it logs what is left to asynq
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if q.late != nil {
@@ -524,7 +526,7 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call) *redis.Cmd {
 		time.Sleep(fetchPauseMin)
 		return cmd
 	}
-	task, asked, err := c.a.fetcher.fetch(ctx, call)
+	task, foundEmpty, err := c.a.fetcher.fetch(ctx, call)
 	switch {
 	case errors.Is(err, errSilent):
 		c.missed()
@@ -542,7 +544,7 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call) *redis.Cmd {
 		c.a.noteDelivery(call.Queue, task.delivery)
 		cmd.SetErr(nil)
 		cmd.SetVal(task.text)
-	case asked:
+	case foundEmpty:
 		c.answered(ctx)
 		c.missed()
 	}
@@ -607,14 +609,14 @@ func (a *Adapter) noteDelivery(queue string, d delivery) {
 
 // idleServers holds the asynq servers of this process while they have nothing to do.
 type idleServers struct {
-	bell    chan struct{} // rung when tasks are woken: an idle server fetches at once
+	wakeUps chan struct{} // written to when tasks are woken: an idle server fetches at once
 	noFetch <-chan struct{}
 	waiting atomic.Int64
 	last    atomic.Int64 // when a task came, in nanoseconds
 }
 
 func newIdleServers(c *core) *idleServers {
-	s := &idleServers{bell: make(chan struct{}, ServersMax), noFetch: c.noFetch}
+	s := &idleServers{wakeUps: make(chan struct{}, ServersMax), noFetch: c.noFetch}
 	s.came()
 	return s
 }
@@ -637,7 +639,7 @@ func (s *idleServers) wait(queues int, dueSoon bool) {
 	t := time.NewTimer((d*3/4 + rand.N(d/2)).Truncate(time.Microsecond)) // whole microseconds, which Redis counts: virtual time moves from timer to timer
 	defer t.Stop()
 	select {
-	case <-s.bell:
+	case <-s.wakeUps:
 	case <-s.noFetch:
 	case <-t.C:
 	}
@@ -653,11 +655,11 @@ func (s *idleServers) pause(d time.Duration) {
 	}
 }
 
-// ring lets idle servers fetch at once, when n tasks were woken.
-func (s *idleServers) ring(n, servers int) {
+// wakeUp lets idle servers fetch at once, when n tasks were woken.
+func (s *idleServers) wakeUp(n, servers int) {
 	for range min(n, servers) {
 		select {
-		case s.bell <- struct{}{}:
+		case s.wakeUps <- struct{}{}:
 		default:
 			return
 		}

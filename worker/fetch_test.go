@@ -203,7 +203,7 @@ func TestFetchedTasksGoBackWhenTheAdapterCloses(t *testing.T) {
 	t.Parallel()
 	r := newFetchRig(t, 20, "a")
 	r.enqueue("a", 9)
-	r.a.fetcher.wake("a", 5)
+	r.a.fetcher.fetchSoon("a", 5)
 	if _, n := r.fetch("a"); n != 5 {
 		t.Fatalf("Redis was asked for %d tasks after five were woken, want 5", n)
 	}
@@ -223,7 +223,7 @@ func TestFetchedTasksGoBackWhenNobodyTakesThem(t *testing.T) {
 	r := newFetchRig(t, 20, "a")
 	r.a.fetcher.heldFor = 20 * time.Millisecond
 	r.enqueue("a", 4)
-	r.a.fetcher.wake("a", 4)
+	r.a.fetcher.fetchSoon("a", 4)
 	r.fetch("a")
 	end := time.Now().Add(30 * time.Second)
 	for time.Now().Before(end) {
@@ -242,7 +242,7 @@ func TestFetchWhoseAnswerIsLostGetsTheSameTasks(t *testing.T) {
 	t.Parallel()
 	r := newFetchRig(t, 20, "a")
 	r.enqueue("a", 6)
-	r.a.fetcher.wake("a", 3)
+	r.a.fetcher.fetchSoon("a", 3)
 	r.sent.lose = 2
 	for range 2 {
 		if id, _ := r.fetch("a"); id != "" {
@@ -266,7 +266,7 @@ func TestFetchWhoseAnswerIsLostGoesBackWhenTheAdapterCloses(t *testing.T) {
 	t.Parallel()
 	r := newFetchRig(t, 20, "a")
 	r.enqueue("a", 4)
-	r.a.fetcher.wake("a", 3)
+	r.a.fetcher.fetchSoon("a", 3)
 	r.sent.lose = 1
 	r.fetch("a")
 	if n := len(r.list("a", "active")); n != 3 {

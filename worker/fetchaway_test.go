@@ -26,9 +26,9 @@ func TestFetchUnderALeaseThatHasEnded(t *testing.T) {
 	r := newFetchRig(t, 20, "a")
 	r.enqueue("a", 1)
 	for range 2 { // once while the queue is as it was, once after a fetch
-		task, asked, err := r.a.fetcher.fetch(t.Context(), asynqwire.Call{Queue: "a", LeaseEnds: time.Now().Add(-time.Second).Unix()})
-		if task != nil || asked || err != nil {
-			t.Fatalf("fetch = %v, %v, %v, want no task, and asynq to come again at once", task, asked, err)
+		task, foundEmpty, err := r.a.fetcher.fetch(t.Context(), asynqwire.Call{Queue: "a", LeaseEnds: time.Now().Add(-time.Second).Unix()})
+		if task != nil || foundEmpty || err != nil {
+			t.Fatalf("fetch = %v, %v, %v, want no task, and asynq to come again at once", task, foundEmpty, err)
 		}
 	}
 	info, err := r.insp.GetTaskInfo("a", "a0")
@@ -99,7 +99,7 @@ func TestFetchThatTookTheLeaseGivesTheTasksBack(t *testing.T) {
 		c, _ := a.Client().(*client)
 		r := &fetchRig{T: t, rdb: rdb, a: a, c: c, plain: asynq.NewClientFromRedisClient(rdb), sent: &fetchCalls{}}
 		r.enqueue("a", 4)
-		a.fetcher.wake("a", 3)
+		a.fetcher.fetchSoon("a", 3)
 		rdb.AddHook(&afterwards{late: 20 * time.Second})
 		if id, _ := r.fetch("a"); id != "" {
 			t.Fatalf("%q came with a lease of 10 s", id)

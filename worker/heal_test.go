@@ -61,11 +61,11 @@ func TestShutdownWhileRedisHangs(t *testing.T) {
 			t.Errorf("three calls took %v, want that each waits for an answer", took)
 		}
 		close(a.stop)
-		if took := repeat(100); took > healTimeout+time.Second {
-			t.Errorf("a hundred calls at a shutdown took %v, want %v at most", took, healTimeout)
+		if took := repeat(100); took > freshContextTimeout+time.Second {
+			t.Errorf("a hundred calls at a shutdown took %v, want %v at most", took, freshContextTimeout)
 		}
 		// What is used up is the time without an answer.
-		a.healUntil.Store(0)
+		a.freshContextUntil.Store(0)
 		rdb.back = true
 		for range 3 {
 			repeat(1)

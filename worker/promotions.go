@@ -27,28 +27,28 @@ const (
 	promotionsTogether = 256
 )
 
-// withdrawals gives back in the background what Redis still counts, because it did not take it back at once:
+// lateGiveBacks give back in the background what Redis still counts, because it did not take it back at once:
 //   - a grant that is not used, or one that may have been made, because its call had no answer;
 //   - the leases of a grant whose handler has returned.
-type withdrawals struct{ *giveback.Queue }
+type lateGiveBacks struct{ *giveback.Queue }
 
-func newWithdrawals(c *core, p *promotions) withdrawals {
-	return withdrawals{giveback.New(c.log, afterTimeout, p.add)}
+func newLateGiveBacks(c *core, p *promotions) lateGiveBacks {
+	return lateGiveBacks{giveback.New(c.log, afterTimeout, p.add)}
 }
 
-// later takes a call back in the background. The booking of the job stays: only
+// refund takes a call back in the background. The booking of the job stays: only
 // the token is withdrawn. It never blocks.
-func (f withdrawals) later(p *throttle.Policy, r throttle.Request) {
+func (l lateGiveBacks) refund(p *throttle.Policy, r throttle.Request) {
 	r.Job = ""
 	leases, permits := throttle.ForWorkers.CountsFor(p, r)
-	f.Add(p, r, max(withdrawFor, leases, permits), func(ctx context.Context) ([]throttle.Promotion, error) { return p.Refund(ctx, r) })
+	l.Add(p, r, max(withdrawFor, leases, permits), func(ctx context.Context) ([]throttle.Promotion, error) { return p.Refund(ctx, r) })
 }
 
-// releaseLater ends the leases of a grant in the background. They are not renewed any more, so nothing is left to be done
+// release ends the leases of a grant in the background. They are not renewed any more, so nothing is left to be done
 // after the length of the longest. It never blocks.
-func (f withdrawals) releaseLater(p *throttle.Policy, d throttle.Decision) {
+func (l lateGiveBacks) release(p *throttle.Policy, d throttle.Decision) {
 	leases, _ := throttle.ForWorkers.CountsFor(p, d.Request)
-	f.Add(p, d.Request, leases, func(ctx context.Context) ([]throttle.Promotion, error) { return p.Release(ctx, d) })
+	l.Add(p, d.Request, leases, func(ctx context.Context) ([]throttle.Promotion, error) { return p.Release(ctx, d) })
 }
 
 // promotions moves tasks forward that may come earlier than they were promised, in any
@@ -65,10 +65,10 @@ func newPromotions(c *core) *promotions {
 
 // add lets jobs come earlier, in the background. It never blocks: a promotion that finds
 // no room is dropped, and its job comes later than it could.
-func (q *promotions) add(promoted ...throttle.Promotion) {
+func (ps *promotions) add(promoted ...throttle.Promotion) {
 	for _, p := range promoted {
 		select {
-		case q.waiting <- p:
+		case ps.waiting <- p:
 		default:
 		}
 	}
@@ -77,25 +77,25 @@ func (q *promotions) add(promoted ...throttle.Promotion) {
 // run passes promotions on. All that have come in meanwhile are handled in one call. While
 // a slot is free every call names the jobs that may have it, and one by one the work would
 // never catch up.
-func (q *promotions) run(ctx context.Context, wakers map[string]*waker) {
+func (ps *promotions) run(ctx context.Context, wakers map[string]*waker) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case p := <-q.waiting:
-			for queue, tasks := range q.gather(p) {
-				q.passOn(ctx, queue, tasks, wakers[queue])
+		case p := <-ps.waiting:
+			for queue, tasks := range ps.gather(p) {
+				ps.passOn(ctx, queue, tasks, wakers[queue])
 			}
 		}
 	}
 }
 
 // gather returns a promotion and those that wait behind it, by queue.
-func (q *promotions) gather(first throttle.Promotion) map[string]promotion.Tasks {
+func (ps *promotions) gather(first throttle.Promotion) map[string]promotion.Tasks {
 	promoted := []throttle.Promotion{first}
 	for len(promoted) < promotionsTogether {
 		select {
-		case p := <-q.waiting:
+		case p := <-ps.waiting:
 			promoted = append(promoted, p)
 			continue
 		default:
@@ -108,10 +108,10 @@ func (q *promotions) gather(first throttle.Promotion) map[string]promotion.Tasks
 // passOn lets the promoted tasks of a queue come earlier. Of those that are offered a
 // lease it wakes as many as there is room for. Without it all come at the instants that
 // they were promised. w is nil for a queue that is not served here.
-func (q *promotions) passOn(ctx context.Context, queue string, tasks promotion.Tasks, w *waker) {
+func (ps *promotions) passOn(ctx context.Context, queue string, tasks promotion.Tasks, w *waker) {
 	var gone []throttle.BookingRef
 	found := func(p throttle.Promotion, code int64) {
-		if code == luascripts.Ended || q.stayedAway(p) {
+		if code == luascripts.Ended || ps.stayedAway(p) {
 			gone = append(gone, p.Booking)
 		}
 	}
@@ -119,48 +119,48 @@ func (q *promotions) passOn(ctx context.Context, queue string, tasks promotion.T
 		w.wakeOffered(ctx, tasks, found)
 	}
 	if len(tasks) > 0 {
-		moved, err := tasks.Retime(ctx, q.rdb, q.keys(queue), found)
+		moved, err := tasks.Retime(ctx, ps.rdb, ps.keys(queue), found)
 		for _, id := range moved {
-			q.promoted(ctx, queue, id, tasks[id])
+			ps.promoted(ctx, queue, id, tasks[id])
 		}
 		if err == nil && w != nil {
 			w.expect(tasks.First())
 		}
 	}
-	q.cancelBookings(ctx, gone)
+	ps.cancelBookings(ctx, gone)
 }
 
 // stayedAway says that a task that does not exist did not exist [goneAfter] before either.
 // Until then it may come: a task that is booked when it is enqueued has its place before it
 // is written. The first time, the promotion is handled once more after that.
-func (q *promotions) stayedAway(p throttle.Promotion) bool {
-	since, known := q.missing[p.Job]
+func (ps *promotions) stayedAway(p throttle.Promotion) bool {
+	since, known := ps.missing[p.Job]
 	if known && time.Since(since) < 20*goneAfter {
 		if time.Since(since) < goneAfter {
 			return false
 		}
-		delete(q.missing, p.Job)
+		delete(ps.missing, p.Job)
 		return true
 	}
-	if len(q.missing) >= promotionsMax {
-		clear(q.missing)
+	if len(ps.missing) >= promotionsMax {
+		clear(ps.missing)
 	}
-	q.missing[p.Job] = time.Now()
-	time.AfterFunc(goneAfter, func() { q.add(p) })
+	ps.missing[p.Job] = time.Now()
+	time.AfterFunc(goneAfter, func() { ps.add(p) })
 	return false
 }
 
 // cancelBookings gives places up, and lets those come that are next.
-func (q *promotions) cancelBookings(ctx context.Context, places []throttle.BookingRef) {
+func (ps *promotions) cancelBookings(ctx context.Context, places []throttle.BookingRef) {
 	for some := range slices.Chunk(places, leaveTogether) {
 		var wg sync.WaitGroup
 		for _, p := range some {
 			wg.Go(func() {
 				promoted, err := throttle.ForWorkers.CancelBooking(ctx, p)
 				if err != nil {
-					q.logAndPause(ctx, "the place of a task that is gone can't be given up", err)
+					ps.logAndPause(ctx, "the place of a task that is gone can't be given up", err)
 				}
-				q.add(promoted...)
+				ps.add(promoted...)
 			})
 		}
 		wg.Wait()

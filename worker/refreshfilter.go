@@ -39,57 +39,57 @@ func newRefreshFilter() *refreshFilter {
 
 // isConfirmed says that a booking has not moved, as far as can be said without a call. A
 // booking that waits for a lease moves whenever the lease is renewed, so it never is.
-func (t *refreshFilter) isConfirmed(p throttle.BookingRef) bool {
+func (f *refreshFilter) isConfirmed(p throttle.BookingRef) bool {
 	rules := p.Policy.Rules()
 	if slices.ContainsFunc(rules, func(l *throttle.Limiter) bool { return throttle.ForWorkers.LimitLastKnown(l).IsConcurrent() }) {
 		return false
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.stayed[p.Policy.String()] < confirmAfter {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stayed[p.Policy.String()] < confirmAfter {
 		return false
 	}
-	if len(t.doubts) == 0 {
+	if len(f.doubts) == 0 {
 		return true
 	}
 	for i, l := range rules {
-		if t.doubts[lineKey{l.Rule(), p.IDs[i]}] > 0 {
+		if f.doubts[lineKey{l.Rule(), p.IDs[i]}] > 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// confirm notes that a booking need not have been asked about: it was where it was promised, or so much later
-// that its task is woken all the same.
-func (t *refreshFilter) confirm(p throttle.BookingRef) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// confirm notes that a booking need not have been asked about: its task is woken all the same. The booking was
+// where it was promised, or had moved behind the task's deadline, so that its admission refuses the task.
+func (f *refreshFilter) confirm(p throttle.BookingRef) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	name := p.Policy.String()
-	t.stayed[name] = min(t.stayed[name]+1, confirmAfter)
-	if len(t.doubts) == 0 {
+	f.stayed[name] = min(f.stayed[name]+1, confirmAfter)
+	if len(f.doubts) == 0 {
 		return
 	}
 	for i, l := range p.Policy.Rules() {
 		key := lineKey{l.Rule(), p.IDs[i]}
-		if t.doubts[key]--; t.doubts[key] <= 0 {
-			delete(t.doubts, key)
+		if f.doubts[key]--; f.doubts[key] <= 0 {
+			delete(f.doubts, key)
 		}
 	}
 }
 
 // invalidate notes that a rule moved a booking to a later instant. ids are its keys, by rule.
-func (t *refreshFilter) invalidate(p *throttle.Policy, ids []string, rule string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.stayed[p.String()] = 0
-	if len(t.doubts) >= doubtsMax {
-		clear(t.doubts)
-		clear(t.stayed)
+func (f *refreshFilter) invalidate(p *throttle.Policy, ids []string, rule string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stayed[p.String()] = 0
+	if len(f.doubts) >= doubtsMax {
+		clear(f.doubts)
+		clear(f.stayed)
 	}
 	for i, l := range p.Rules() {
 		if l.Rule() == rule {
-			t.doubts[lineKey{rule, ids[i]}] = confirmAfter
+			f.doubts[lineKey{rule, ids[i]}] = confirmAfter
 		}
 	}
 }

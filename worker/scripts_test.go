@@ -146,13 +146,13 @@ func TestScriptsShareAPipeline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := &answers{trip: 300 * time.Microsecond}
-		x := newScripts(server.client(t))
+		p := newFinishPipeline(server.client(t))
 		var wg sync.WaitGroup
 		for i := range 40 {
 			wg.Go(func() {
 				for j := range 20 {
 					key := fmt.Sprint(i, "/", j)
-					if got, err := x.evalSha(t.Context(), "sha", []string{key, "more"}, []any{1}, unknown).Text(); got != key || err != nil {
+					if got, err := p.evalSha(t.Context(), "sha", []string{key, "more"}, []any{1}, unknown).Text(); got != key || err != nil {
 						t.Errorf("%q, %v; want %q", got, err, key)
 					}
 				}
@@ -165,7 +165,7 @@ func TestScriptsShareAPipeline(t *testing.T) {
 		if n := len(server.requests); n > 800/10 {
 			t.Errorf("%d requests for 800 scripts of 40 callers, want them together", n)
 		}
-		if !x.batcher.Idle() {
+		if !p.batcher.Idle() {
 			t.Error("somebody waits for ever")
 		}
 	})
@@ -184,12 +184,12 @@ func TestAnswersLostInTheMiddle(t *testing.T) {
 			broken = len(keys)
 			return 2, true
 		}}
-		x := newScripts(server.client(t))
+		p := newFinishPipeline(server.client(t))
 		var wg sync.WaitGroup
 		for i := range 12 {
 			wg.Go(func() {
 				key := fmt.Sprint("k", i)
-				if got, err := x.evalSha(t.Context(), "sha", []string{key}, nil, unknown).Text(); got != key || err != nil {
+				if got, err := p.evalSha(t.Context(), "sha", []string{key}, nil, unknown).Text(); got != key || err != nil {
 					t.Errorf("%q, %v; want %q", got, err, key)
 				}
 			})
@@ -211,10 +211,10 @@ func TestScriptIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := &answers{trip: 5 * time.Millisecond}
-		x := newScripts(server.client(t))
+		p := newFinishPipeline(server.client(t))
 		var wg sync.WaitGroup
 		for i := range 2 {
-			wg.Go(func() { x.evalSha(t.Context(), "sha", []string{fmt.Sprint("under way ", i)}, nil, unknown) })
+			wg.Go(func() { p.evalSha(t.Context(), "sha", []string{fmt.Sprint("under way ", i)}, nil, unknown) })
 		}
 		synctest.Wait()
 		for i := range 3 {
@@ -222,7 +222,7 @@ func TestScriptIsNotWaitedFor(t *testing.T) {
 			defer cancel()
 			wg.Go(func() {
 				key := fmt.Sprint("left ", i)
-				if err := x.evalSha(ctx, "sha", []string{key}, nil, unknown).Err(); !errors.Is(err, context.DeadlineExceeded) || server.sent(key) > 0 {
+				if err := p.evalSha(ctx, "sha", []string{key}, nil, unknown).Err(); !errors.Is(err, context.DeadlineExceeded) || server.sent(key) > 0 {
 					t.Errorf("%v, sent %d times; want the end of the context", err, server.sent(key))
 				}
 			})
@@ -240,12 +240,12 @@ func TestScriptsWhileRedisHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := &answers{trip: time.Minute, retries: -1}
-		x := newScripts(server.client(t))
+		p := newFinishPipeline(server.client(t))
 		began := time.Now()
 		var wg sync.WaitGroup
 		for i := range 100 {
 			wg.Go(func() {
-				if err := x.evalSha(t.Context(), "sha", []string{fmt.Sprint(i)}, nil, unknown).Err(); err == nil {
+				if err := p.evalSha(t.Context(), "sha", []string{fmt.Sprint(i)}, nil, unknown).Err(); err == nil {
 					t.Error("an answer")
 				}
 			})
@@ -262,16 +262,16 @@ func TestScriptsWhileRedisHangs(t *testing.T) {
 func unknown(context.Context) bool { return false }
 
 // among runs several scripts while two others are under way, so that they share a pipeline.
-func among(t *testing.T, x *scripts, n int) []*redis.Cmd {
+func among(t *testing.T, p *finishPipeline, n int) []*redis.Cmd {
 	t.Helper()
 	var wg sync.WaitGroup
 	answered := make([]*redis.Cmd, n)
 	for i := range 2 {
-		wg.Go(func() { x.evalSha(t.Context(), "sha", []string{fmt.Sprint("before ", i)}, nil, unknown) })
+		wg.Go(func() { p.evalSha(t.Context(), "sha", []string{fmt.Sprint("before ", i)}, nil, unknown) })
 	}
 	synctest.Wait()
 	for i := range n {
-		wg.Go(func() { answered[i] = x.evalSha(t.Context(), "sha", []string{fmt.Sprint("k", i)}, nil, unknown) })
+		wg.Go(func() { answered[i] = p.evalSha(t.Context(), "sha", []string{fmt.Sprint("k", i)}, nil, unknown) })
 		synctest.Wait() // one behind the other
 	}
 	wg.Wait()
@@ -296,7 +296,7 @@ func TestEachScriptHasItsOwnAnswer(t *testing.T) {
 			}
 			return ""
 		}}
-		got := among(t, newScripts(server.client(t)), 5)
+		got := among(t, newFinishPipeline(server.client(t)), 5)
 		if err := got[0].Err(); !errors.Is(err, redis.Nil) {
 			t.Errorf("nothing is answered as %v", err)
 		}
@@ -323,7 +323,7 @@ func TestScriptsOfAClientThatRepeatsNothing(t *testing.T) {
 		server := &answers{trip: time.Millisecond, retries: -1, breaks: func(_ int, keys []string) (int, bool) {
 			return min(len(keys), 1), len(keys) > 1
 		}}
-		for i, cmd := range among(t, newScripts(server.client(t)), 3) {
+		for i, cmd := range among(t, newFinishPipeline(server.client(t)), 3) {
 			if n := server.sent(fmt.Sprint("k", i)); n != 1 || (cmd.Err() == nil) != (i == 0) {
 				t.Errorf("k%d was sent %d times: %v", i, n, cmd.Err())
 			}
@@ -373,7 +373,7 @@ func TestScriptsBehindHooks(t *testing.T) {
 					seen.Add(1)
 					return pipeline(ctx, cmds, next)
 				}})
-				for i, cmd := range among(t, newScripts(rdb), 3) {
+				for i, cmd := range among(t, newFinishPipeline(rdb), 3) {
 					if cmd.Err() == nil && cmd.Val() == nil {
 						t.Errorf("k%d has neither an answer nor an error", i)
 					}

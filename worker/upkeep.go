@@ -334,8 +334,7 @@ func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines m
 			s.recordWait(d.Wait.RuleOf(t.record.Booking), d.Record, d.At)
 		}
 	}
-	s.wake(ctx, ended, time.Now()) // clears their entries
-	s.cancelBookings(ctx, ended)
+	s.clearEnded(ctx, ended, time.Now())
 	return r, true
 }
 

@@ -20,7 +20,7 @@ const (
 	// free, one close behind the other. A look then looks that much further ahead, so that
 	// several tasks are woken together.
 	lookLeast = 3 * time.Millisecond
-	// lookWorker replaces lookLeast where workers are few: so much for each worker.
+	// lookWorker times the number of workers replaces lookLeast where it is shorter: where workers are few.
 	lookWorker = 100 * time.Microsecond
 	// lookMost is the longest time between two looks at the due index. A task that another
 	// process deferred before it died is found within it.
@@ -36,10 +36,10 @@ const (
 	moveLeast = time.Millisecond
 	// movedFar is how far ahead a booking must have moved to be asked about once more.
 	movedFar = 100 * time.Millisecond
-	// A woken task counts as on its way to this pool for so long. While workers are free it
-	// is fetched at once, so if it does not arrive here another pool has taken it. While all
-	// workers are busy it waits for one of them.
-	wokenFor     = 25 * time.Millisecond
+	// wokenFor is how long a woken task counts as on its way to this pool while workers are free. It is
+	// fetched at once, so if it does not arrive here another pool has taken it.
+	wokenFor = 25 * time.Millisecond
+	// wokenForBusy is the same while all workers are busy: then the task waits for one of them.
 	wokenForBusy = time.Second
 	// activeFor is how long after its instant a task may still be running before its due
 	// entry is dropped. If it is deferred later, that writes a new entry.
@@ -93,7 +93,7 @@ func (w *waker) expect(d time.Duration) {
 	at := now.Add(d - w.lead.get())
 	w.mu.Lock()
 	w.anyDeferred, w.newlyDeferred = true, true
-	w.dueLocked(now, d)
+	w.noteDueSoonLocked(now, d)
 	early := at.Before(w.next)
 	if early {
 		w.next = at
@@ -133,12 +133,14 @@ func (w *waker) ring() {
 	}
 }
 
-// room is how many tasks may be woken now: as many as workers are free, and some
-// that are fetched as soon as the next ones become free, less those on their way. Woken tasks
-// go before all others in the queue, so waking more would starve those. When room is below want,
-// a worker that becomes free rings the waker; without that it looks `again` later. There is no
-// room once this pool fetches no more: other pools wake what is due.
-func (w *waker) room(now time.Time, want int) (room int, again time.Duration) {
+// roomFor says how many tasks may be woken now by a look that wants to wake so many: as many as workers are
+// free, and some that are fetched as soon as the next ones become free, less those on their way. Woken tasks
+// go before all others in the queue, so waking more would starve those. There is no room once this pool
+// fetches no more: other pools wake what is due.
+//
+// It has a side effect: it notes whether the waker is blocked, because the room is below want. Then the next worker
+// that becomes free rings the waker; without that it looks `again` later.
+func (w *waker) roomFor(now time.Time, want int) (room int, again time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock() // over all of it: a worker that becomes free meanwhile finds blocked set
 	if !w.fetches() {
@@ -205,7 +207,7 @@ func (w *waker) restBetweenLooks(ctx context.Context, began time.Time) {
 func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) {
 	lead := w.lookAhead()
 	began = time.Now()
-	most, _ := w.room(began, 0)
+	most, _ := w.roomFor(began, 0) // nothing is wanted yet: what is due is not known
 	free := max(0, most-w.load.ahead())
 	due, err := luascripts.Due(ctx, w.rdb, w.keys, luascripts.DueArgs{Lead: lead, Room: most, Free: free, Pool: w.poolMark, Others: w.wakesOthersAfter()})
 	if err != nil {
@@ -221,9 +223,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	b := w.split(due, &wait)
 	cleared := len(b.stuck) > 0
 	if len(b.ended) > 0 {
-		codes, _ := w.wake(ctx, b.ended, began) // clears their entries
-		w.cancelBookings(ctx, b.ended)
-		cleared = cleared || len(codes) > 0
+		cleared = w.clearEnded(ctx, b.ended, began) || cleared
 	}
 	for _, t := range b.stuck {
 		_ = luascripts.Forget(ctx, w.rdb, w.keys, t.ID, t.Record)
@@ -237,7 +237,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		want++
 	}
 	want = min(want, wakeBatch)
-	room, again := w.room(time.Now(), want)
+	room, again := w.roomFor(time.Now(), want)
 	if room < want {
 		// the others are woken when a worker becomes free here, or by another pool when
 		// they are overdue
@@ -305,14 +305,14 @@ func (w *waker) found(due luascripts.DueReply) {
 	w.anyDeferred = dueNow || !due.Again.IsZero() || w.newlyDeferred
 	switch {
 	case dueNow:
-		w.dueLocked(time.Now(), 0)
+		w.noteDueSoonLocked(time.Now(), 0)
 	case !due.Again.IsZero():
-		w.dueLocked(time.Now(), due.Again.Sub(due.Now))
+		w.noteDueSoonLocked(time.Now(), due.Again.Sub(due.Now))
 	}
 }
 
-// dueLocked notes that a task is due in d.
-func (w *waker) dueLocked(now time.Time, d time.Duration) {
+// noteDueSoonLocked notes a task that is due in d: if that is soon, dueSoon says so until the task has been due for a moment.
+func (w *waker) noteDueSoonLocked(now time.Time, d time.Duration) {
 	if until := now.Add(d + lookMost); d <= soonAhead && until.After(w.soonUntil) {
 		w.soonUntil = until
 	}
@@ -335,7 +335,7 @@ type dueTask struct {
 // dueSet is what one look found.
 type dueSet struct {
 	ready []dueTask // to check and to wake
-	ended []dueTask // deleted, archived or completed by somebody else
+	ended []dueTask // deleted, archived or completed by somebody else: only to be cleared away
 	stuck []dueTask // running, long after their instant
 }
 
@@ -523,7 +523,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 		return nil, 0
 	}
 	w.counters.wakes.Add(int64(woken))
-	w.fetcher.wake(w.queue, woken)
+	w.fetcher.fetchSoon(w.queue, woken)
 	if tell := w.cfg.Observer.Woken; tell != nil {
 		for i, code := range codes {
 			if code == luascripts.Woken {
@@ -532,6 +532,14 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 		}
 	}
 	return codes, woken
+}
+
+// clearEnded clears away what tasks have left that somebody ended while they waited: their due entries, and their
+// places in lines. wake.lua wakes none of them, but drops the entries. It says whether Redis has answered that.
+func (w *waker) clearEnded(ctx context.Context, ended []dueTask, began time.Time) (answered bool) {
+	codes, _ := w.wake(ctx, ended, began)
+	w.cancelBookings(ctx, ended)
+	return len(codes) > 0
 }
 
 // task is a task in events. The waker does not know its type.
@@ -551,7 +559,7 @@ func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks, gone 
 		return
 	}
 	began := time.Now()
-	if room, _ := w.room(began, len(tasks)); room < len(tasks) {
+	if room, _ := w.roomFor(began, len(tasks)); room < len(tasks) {
 		tasks = tasks[:room]
 	}
 	codes, _ := w.wake(ctx, tasks, began)

@@ -12,7 +12,7 @@ import (
 // number gets into it but through string.format.
 var textJoins = map[string][]string{
 	"deferred.lua": {
-		`string.char(5 + 2 * #tokens) .. score .. pool .. tokens .. waits .. record`, `score_bytes(math.floor(now / 1000000)) .. "\0\0" .. why`,
+		`string.char(5 + 2 * #tokens) .. score .. pool .. tokens .. wait_bytes .. record`, `score_bytes(math.floor(now / 1000000)) .. "\0\0" .. why`,
 		`string.sub(before, 1, 4) .. string.char(math.floor(moved / 256), moved % 256) .. string.sub(why, 1, 1) .. rule`,
 		`token .. string.sub(before.tokens, 1, 56)`, `string.sub(hw, 1, 5) .. pool .. string.sub(hw, 10)`,
 	},
@@ -24,7 +24,7 @@ var textJoins = map[string][]string{
 		`call("GETRANGE", ledger.key, oldest, -1) .. call("GETRANGE", ledger.key, HEADER, oldest - 1)`,
 		`"s" .. ledger.token .. ledger.limit.stamp .. char(`, `header(ledger, ledger.newest_index) .. records`, `header(ledger, 0) .. timestamp(ledger.newest)`, `"s" .. token .. limit.stamp .. "\0\0\0" .. timestamp(now)`,
 	},
-	"fetch.lua":         {`(now and "1" or "0") .. waits`, `prefix .. id`},
+	"fetch.lua":         {`(now and "1" or "0") .. wait_bytes`, `prefix .. id`},
 	"fetched.lua":       {`string.format("%d:", #id) .. id`},
 	"requeue.lua":       {`prefix .. id`},
 	"ledger.lua":        {`limit.letter .. ledger.token .. limit.stamp .. kind.value(limit, ledger)`, `letter .. n .. "|" .. W .. "|" .. more .. "|" .. version`}, // all as they came

@@ -238,7 +238,7 @@ func Due(ctx context.Context, c redis.Scripter, k QueueKeys, a DueArgs) (DueRepl
 	return reply, r.err
 }
 
-// What wake.lua did with a task.
+// What wake.lua did with a task. STATUS in deferred.lua has the same words.
 const (
 	Woken       = 1
 	StillActive = 2
@@ -250,11 +250,11 @@ const (
 
 // Wake runs wake.lua for at most 1000 tasks, the first to run first, and
 // answers what became of each. Of a task only ID and Record matter; Record may be empty,
-// but then nothing is cleared of a task that is gone. With fair set one other task
-// goes before them.
-func Wake(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []DueTask, now time.Time, fair bool) ([]int64, error) {
+// but then the entry of a task that is gone stays, unless it has no record either. While workers
+// are scarce one other task stays in front of them.
+func Wake(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []DueTask, now time.Time, scarce bool) ([]int64, error) {
 	keys := append(make([]string, 0, 4+len(tasks)), k.due, k.retry, k.pending, k.scheduled)
-	args := append(make([]any, 0, 4+2*len(tasks)), now.UnixNano(), k.task, flag(fair), len(tasks))
+	args := append(make([]any, 0, 4+2*len(tasks)), now.UnixNano(), k.task, flag(scarce), len(tasks))
 	for i := range tasks {
 		keys = append(keys, k.Task(tasks[i].ID))
 		args = append(args, shortID(tasks[i].ID), tasks[i].Record)

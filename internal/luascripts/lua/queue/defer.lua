@@ -42,15 +42,15 @@ return function(keys, args)
 
   local now = clock()
   at = instant(at, now)
-  -- a hint may have come before us: then it is due earlier than our caller knows
-  local known, new = entry(short, before.record), entry(short, record)
-  local hinted = tonumber(redis.call("ZSCORE", due, known) or "")
-  if hinted and hinted < at then at, pool = hinted, ANY end
+  -- a promotion may have written an earlier due entry while the task was active, see retime.lua. It counts, and any pool may wake it
+  local old_entry, new_entry = entry(short, before.record), entry(short, record)
+  local promoted_at = tonumber(redis.call("ZSCORE", due, old_entry) or "")
+  if promoted_at and promoted_at < at then at, pool = promoted_at, ANY end
   redis.call("ZADD", retry, second_net(at), id)
-  redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, waiting(before.waits, now, why), record, before))
+  redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, waiting(before.wait_bytes, now, why), record, before))
   if postponed then redis.call("HINCRBY", task, "hw_postponed", 1) end
-  redis.call("ZADD", due, int(at), new)
-  if hinted and known ~= new then redis.call("ZREM", due, known) end -- now: it must not be empty in between, see wake.lua
+  redis.call("ZADD", due, int(at), new_entry)
+  if promoted_at and old_entry ~= new_entry then redis.call("ZREM", due, old_entry) end -- now: it must not be empty in between, see wake.lua
   live(due, wait + 3600000000)
   if unique ~= task and redis.call("GET", unique) == id then
     redis.call("PEXPIRE", unique, int(max(0, redis.call("PTTL", unique)) + ceil(wait / 1000)))

@@ -32,16 +32,16 @@ end
 
 -- read_hw takes the field apart
 local function read_hw(hw)
-  if not has_form(hw) then return { score = NOT_OURS, pool = ANY, tokens = "", waits = NO_WAIT, record = "" } end
+  if not has_form(hw) then return { score = NOT_OURS, pool = ANY, tokens = "", wait_bytes = NO_WAIT, record = "" } end
   local ends = 9 + (string.byte(hw, 1) - 5) / 2
   return {
-    score = string.sub(hw, 2, 5), pool = string.sub(hw, 6, 9), tokens = string.sub(hw, 10, ends), waits = string.sub(hw, ends + 1, ends + 8),
+    score = string.sub(hw, 2, 5), pool = string.sub(hw, 6, 9), tokens = string.sub(hw, 10, ends), wait_bytes = string.sub(hw, ends + 1, ends + 8),
     record = string.sub(hw, ends + 9),
   }
 end
 
-local function field(score, pool, tokens, waits, record)
-  return string.char(5 + 2 * #tokens) .. score .. pool .. tokens .. waits .. record
+local function field(score, pool, tokens, wait_bytes, record)
+  return string.char(5 + 2 * #tokens) .. score .. pool .. tokens .. wait_bytes .. record
 end
 
 -- waiting are the 8 bytes of a task whose instant is set now, for a reason of 2 bytes; one
@@ -55,18 +55,18 @@ local function waiting(before, now, why)
 end
 
 -- deferred_as is the field after a call; before is what it was, taken apart
-local function deferred_as(score, pool, token, waits, record, before)
-  return field(score_bytes(tonumber(score)), pool, token .. string.sub(before.tokens, 1, 56), waits, record)
+local function deferred_as(score, pool, token, wait_bytes, record, before)
+  return field(score_bytes(tonumber(score)), pool, token .. string.sub(before.tokens, 1, 56), wait_bytes, record)
 end
 
 -- moved_to is the field with another score and pool, for a reason
 local function moved_to(score, pool, now, why, d)
-  return field(score_bytes(tonumber(score)), pool, d.tokens, waiting(d.waits, now, why), d.record)
+  return field(score_bytes(tonumber(score)), pool, d.tokens, waiting(d.wait_bytes, now, why), d.record)
 end
 
 -- woken_as is the field of a task that was woken: it may have to wait again
 local function woken_as(d)
-  return field(NOT_OURS, ANY, d.tokens, d.waits, "")
+  return field(NOT_OURS, ANY, d.tokens, d.wait_bytes, "")
 end
 
 -- ended_as is the field of a task that has waited
@@ -95,14 +95,16 @@ local function instant(at, now)
   return at > 0 and at or now - at
 end
 
--- ended is what a script answers of a task in such a state that never runs again by
--- itself: 3 when it was deleted, 6 when it is archived or completed; else nil
+-- what scripts answer of a task; internal/luascripts has the same words in Go
+local STATUS = { woken = 1, still_active = 2, deleted = 3, not_ours = 4, not_yet = 5, ended = 6 }
+
+-- ended is the status of a task in such a state that never runs again by itself; else nil
 local function ended(state)
-  return not state and 3 or (state == "archived" or state == "completed") and 6 or nil
+  return not state and STATUS.deleted or (state == "archived" or state == "completed") and STATUS.ended or nil
 end
 
 return {
-  ANY = ANY, NOT_OURS = NOT_OURS, NO_WAIT = NO_WAIT, with_pool = with_pool, read_hw = read_hw, deferred_as = deferred_as,
+  STATUS = STATUS, ANY = ANY, NOT_OURS = NOT_OURS, NO_WAIT = NO_WAIT, with_pool = with_pool, read_hw = read_hw, deferred_as = deferred_as,
   ended_as = ended_as, instant = instant, moved_to = moved_to, score_is_ours = score_is_ours, ended = ended,
   pool_of = pool_of, second_net = second_net, waiting = waiting, woken_as = woken_as,
 }

@@ -21,14 +21,15 @@ local ANY, with_pool, pool_of = deferred.ANY, deferred.with_pool, deferred.pool_
 
 return function(keys, args)
   local due, prefix, lead, room = keys[1], args[1], tonumber(args[2]), tonumber(args[3])
-  local free, mark, others = tonumber(args[4]), args[5], tonumber(args[6])
+  local free, asker, others = tonumber(args[4]), args[5], tonumber(args[6])
   local BESIDE = 100 -- so many that are not to be woken are passed by
 
   local now = clock()
-  local reply, waits, passed, again, more = { now, 0, 0, 0 }, 0, 0, nil, 0
+  -- wakeable: how many of those that can be woken are listed; passed: how many others are passed by, listed or not
+  local reply, wakeable, passed, again, more = { now, 0, 0, 0 }, 0, 0, nil, 0
 
-  -- waits_until notes when one is due that is not yet
-  local function waits_until(at)
+  -- note_again notes when one that is not due yet will be due to the asker
+  local function note_again(at)
     if not again or at < again then again = at end
   end
 
@@ -37,10 +38,10 @@ return function(keys, args)
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = at, short, state, record, pool
   end
 
-  -- take lists one entry or leaves it for later, and answers whether to go on
-  local function take(e, at)
+  -- consider lists one entry or leaves it for later, and answers whether to go on
+  local function consider(e, at)
     if at > now + lead then
-      waits_until(at - lead)
+      note_again(at - lead)
       return false
     end
     local short, record = parted(e)
@@ -50,33 +51,33 @@ return function(keys, args)
     if state == "" or state == "active" or state == "archived" or state == "completed" then
       list(at, short, state, record, pool)
       passed = passed + 1
-    elseif mark ~= ANY and pool ~= ANY and pool ~= mark and now - at < others then
-      waits_until(at + others)
+    elseif asker ~= ANY and pool ~= ANY and pool ~= asker and now - at < others then
+      note_again(at + others)
       passed = passed + 1
-    elseif waits == room then
+    elseif wakeable == room then
       more = 1
       return false
     else
-      local hw = pool == ANY and mark ~= ANY and waits < free and with_pool(mark, h[2])
+      local hw = pool == ANY and asker ~= ANY and wakeable < free and with_pool(asker, h[2])
       if hw then redis.pcall("HSET", task, "hw", hw) end -- a Redis that is full may refuse it: then all pools have it
       list(at, short, state, record, pool)
-      waits = waits + 1
+      wakeable = wakeable + 1
     end
     return passed < BESIDE
   end
 
   local rank, going = 0, true
   while going do
-    local n = min(room - waits, BESIDE) + 4
+    local n = min(room - wakeable, BESIDE) + 4
     local v = redis.call("ZRANGE", due, rank, rank + n - 1, "WITHSCORES")
     for i = 1, #v, 2 do
-      going = take(v[i], tonumber(v[i + 1]))
+      going = consider(v[i], tonumber(v[i + 1]))
       if not going then break end
     end
     rank = rank + n
     going = going and #v == 2 * n
   end
-  if passed == BESIDE and waits > 0 then more = 1 end
+  if passed == BESIDE and wakeable > 0 then more = 1 end
   reply[2], reply[3], reply[4] = again or 0, more, (#reply - 4) / 5
   return reply
 end

@@ -24,9 +24,9 @@ local NO_WAIT, read_hw = deferred.NO_WAIT, deferred.read_hw
 local last, note = fetched.last, fetched.note
 
 local function how(now, hw)
-  local waits = hw and read_hw(hw).waits or NO_WAIT
-  if not now and waits == NO_WAIT then return "" end
-  return (now and "1" or "0") .. waits
+  local wait_bytes = hw and read_hw(hw).wait_bytes or NO_WAIT
+  if not now and wait_bytes == NO_WAIT then return "" end
+  return (now and "1" or "0") .. wait_bytes
 end
 
 return function(keys, args)

@@ -1,5 +1,5 @@
 -- forget.lua: drop what a deferral left of a task that runs now: neither a
--- hint nor its old instant may end the back-off of an error that it returns.
+-- promotion nor its old instant may end the back-off of an error that it returns.
 --
 -- KEYS[1]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds
 -- KEYS[2]  task       asynq's hash of the task
@@ -25,6 +25,6 @@ return function(keys, args)
     return 1
   end
   redis.call("ZREM", due, entry(short, d.record))
-  if d.score ~= NOT_OURS or d.waits ~= NO_WAIT then redis.call("HSET", task, "hw", ended_as(d)) end
+  if d.score ~= NOT_OURS or d.wait_bytes ~= NO_WAIT then redis.call("HSET", task, "hw", ended_as(d)) end
   return 1
 end

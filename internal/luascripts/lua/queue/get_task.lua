@@ -18,16 +18,16 @@ local read_hw, score_is_ours = deferred.read_hw, deferred.score_is_ours
 
 return function(keys, args)
   local task, due = keys[1], keys[2]
-  local waits = { retry = keys[3], scheduled = keys[4] } -- by state
+  local set_of_state = { retry = keys[3], scheduled = keys[4] }
   local short = args[1]
 
   local now = clock()
   local h = redis.call("HMGET", task, "state", "hw", "hw_now", "hw_woken")
   local state, d = h[1] or "", read_hw(h[2])
   local run_now, woken = h[3] and 1 or 0, h[4] or ""
-  local score = waits[state] and tonumber(redis.call("ZSCORE", waits[state], long(short)) or "")
-  if not score then return { now, state, 0, 0, "", d.waits, run_now, woken } end
+  local score = set_of_state[state] and tonumber(redis.call("ZSCORE", set_of_state[state], long(short)) or "")
+  if not score then return { now, state, 0, 0, "", d.wait_bytes, run_now, woken } end
   local at = score_is_ours(d, score) and tonumber(redis.call("ZSCORE", due, entry(short, d.record)) or "")
-  if not at then return { now, state, 0, score * 1000000, "", d.waits, run_now, woken } end
-  return { now, state, 1, at, d.record, d.waits, run_now, woken }
+  if not at then return { now, state, 0, score * 1000000, "", d.wait_bytes, run_now, woken } end
+  return { now, state, 1, at, d.record, d.wait_bytes, run_now, woken }
 end

@@ -39,8 +39,8 @@ local function put(args, queue, now, task, lock, a)
   if unique then redis.call("SET", lock, long(short), "EX", lock_s) end
   if state == "booked" then at = instant(tonumber(at), now) end
   local net = state == "booked" and second_net(at) or "0"
-  local waits = state == "booked" and waiting(NO_WAIT, now, why) or NO_WAIT
-  local hw = deferred_as(net, ANY, token, waits, state == "booked" and record or "", UNTOUCHED)
+  local wait_bytes = state == "booked" and waiting(NO_WAIT, now, why) or NO_WAIT
+  local hw = deferred_as(net, ANY, token, wait_bytes, state == "booked" and record or "", UNTOUCHED)
   redis.call("HSET", task, "msg", msg, "state", state == "booked" and "scheduled" or state, "hw", hw)
   if unique then redis.call("HSET", task, "unique_key", lock) end
   if state == "pending" then

@@ -20,9 +20,10 @@ local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
 local ANY, read_hw, instant, moved_to, score_is_ours, ended, second_net =
   deferred.ANY, deferred.read_hw, deferred.instant, deferred.moved_to, deferred.score_is_ours, deferred.ended, deferred.second_net
+local RETIMED, LEFT_ALONE = 1, 0 -- beside what `ended` answers
 
 return function(keys, args)
-  local due, waits = keys[1], { retry = keys[2], scheduled = keys[3] } -- by state
+  local due, set_of_state = keys[1], { retry = keys[2], scheduled = keys[3] }
   local count, earlier = tonumber(args[1]), args[2] == "1"
 
   local now = clock()
@@ -32,29 +33,29 @@ return function(keys, args)
     local any, record = args[5 * i + 1] == "1", args[5 * i + 2]
     local h = redis.call("HMGET", task, "state", "unique_key", "hw")
     local id, d = long(short), read_hw(h[3])
-    local known = entry(short, d.record)
-    local old = tonumber(redis.call("ZSCORE", due, known) or "")
-    local score = waits[h[1]] and tonumber(redis.call("ZSCORE", waits[h[1]], id) or "")
-    reply[i] = ended(h[1]) or 0
+    local own_entry = entry(short, d.record)
+    local old = tonumber(redis.call("ZSCORE", due, own_entry) or "")
+    local score = set_of_state[h[1]] and tonumber(redis.call("ZSCORE", set_of_state[h[1]], id) or "")
+    reply[i] = ended(h[1]) or LEFT_ALONE
     if record ~= "" and record ~= d.record then
       -- left of one that was deleted, which had this id: wake.lua clears it
     elseif earlier and old and old <= at then
       -- it knows already
     elseif score_is_ours(d, score) then
       redis.call("ZREM", due, "") -- no entry: a write that needs no memory comes first, so that a full Redis lets the others pass
-      redis.call("ZADD", waits[h[1]], second_net(at), id)
-      redis.call("ZADD", due, int(at), known)
+      redis.call("ZADD", set_of_state[h[1]], second_net(at), id)
+      redis.call("ZADD", due, int(at), own_entry)
       redis.call("HSET", task, "hw", moved_to(second_net(at), any and ANY or d.pool, now, why, d))
       live(due, max(0, at - now) + 3600000000)
       local more = tonumber(second_net(at)) - score
       if more > 0 and h[2] and redis.call("GET", h[2]) == id then -- unique while it waits; the lock carries the queue's tag
         redis.call("PEXPIRE", h[2], int(max(0, redis.call("PTTL", h[2])) + more * 1000))
       end
-      reply[i] = 1
+      reply[i] = RETIMED
     elseif earlier and h[1] == "active" then -- not deferred yet: defer.lua will find it
-      redis.call("ZADD", due, int(at), known)
+      redis.call("ZADD", due, int(at), own_entry)
       live(due, max(0, at - now) + 3600000000)
-      reply[i] = 1
+      reply[i] = RETIMED
     end
   end
   return reply

@@ -14,24 +14,25 @@
 local taskid = require("lib/taskid")
 local deferred = require("queue/deferred")
 local entry, long = taskid.entry, taskid.long
-local read_hw, ended, woken_as = deferred.read_hw, deferred.ended, deferred.woken_as
+local STATUS, read_hw, ended, woken_as = deferred.STATUS, deferred.read_hw, deferred.ended, deferred.woken_as
+local PENDING, GROUPED = 1, 4 -- beside those of STATUS
 
 return function(keys, args)
   local due, pending, task = keys[1], keys[3], keys[5]
-  local waits = { retry = keys[2], scheduled = keys[4] } -- by state
+  local set_of_state = { retry = keys[2], scheduled = keys[4] }
   local short, now_ns = args[1], args[2]
 
   local h = redis.call("HMGET", task, "state", "hw")
   local state, d = h[1], read_hw(h[2])
   if ended(state) then return { ended(state) } end
-  if state == "active" then return { 2 } end
-  if state ~= "pending" and not waits[state] then return { 4 } end
-  if waits[state] then
+  if state == "active" then return { STATUS.still_active } end
+  if state ~= "pending" and not set_of_state[state] then return { GROUPED } end
+  if set_of_state[state] then
     redis.call("ZREM", due, entry(short, d.record))
-    redis.call("ZREM", waits[state], long(short))
+    redis.call("ZREM", set_of_state[state], long(short))
     redis.call("RPUSH", pending, long(short))
     redis.call("HSET", task, "state", "pending", "pending_since", now_ns, "hw_woken", now_ns, "hw", woken_as(d))
   end
   redis.call("HSET", task, "hw_now", "1")
-  return { 1 }
+  return { PENDING }
 end

@@ -39,7 +39,7 @@ return function(keys, args)
     reply[n + 4], reply[n + 5] = "", ""
     if prefix ~= "" then
       local h = redis.call("HMGET", prefix .. long(short), "state", "hw")
-      reply[n + 4], reply[n + 5] = h[1] or "", h[1] and read_hw(h[2]).waits or ""
+      reply[n + 4], reply[n + 5] = h[1] or "", h[1] and read_hw(h[2]).wait_bytes or ""
     end
   end
   return reply
