@@ -95,7 +95,7 @@ type pendingTask struct {
 // enqueueMode is the way in which EnqueueMany or BookMany sends its tasks.
 type enqueueMode struct {
 	verb          string
-	most          int  // so many tasks are held before they are sent
+	most          int  // how many tasks are held before they are sent
 	asynqFallback bool // a task whose script call is not recognised is enqueued by asynq itself
 	check         func([]asynq.Option) (bookingOptions, error)
 	send          func(*Client, context.Context, []*pendingTask) error // the error is that of a Redis that does not answer
@@ -103,7 +103,7 @@ type enqueueMode struct {
 
 var (
 	enqueueing = enqueueMode{"enqueue", 10 * luascripts.EnqueueMax, true, checkEnqueueing, (*Client).put}
-	// so many places does a process leave behind that dies before it enqueues
+	// A process that dies before it enqueues leaves places behind: `most` of them.
 	booking = enqueueMode{"book", luascripts.EnqueueMax, false, checkBooking, (*Client).book}
 )
 

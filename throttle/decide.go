@@ -45,7 +45,7 @@ func decide(ctx context.Context, p *Policy, mode luascripts.Mode, r Request) (De
 		case p.cfg.Shadow:
 			err = a.inShadow(ctx)
 		case p.fallback.mode == FailClosed:
-			err = a.inRedis(ctx)
+			err = a.inStore(ctx)
 		default:
 			err = p.fallback.decide(ctx, a)
 		}
@@ -64,8 +64,8 @@ var acquisitions = sync.Pool{New: func() any { return &acquisition{} }}
 // begin starts with a decision that says no more than the request.
 func (a *acquisition) begin() { a.d = Decision{Request: a.r, Rule: a.p.rules[0].rule} }
 
-// inRedis decides by the limits in force where the policy counts.
-func (a *acquisition) inRedis(ctx context.Context) error {
+// inStore decides by the limits in force where the policy counts.
+func (a *acquisition) inStore(ctx context.Context) error {
 	a.begin()
 	t, err := newStoreCallAssuming(ctx, a.p, byRequest(&a.r))
 	if err == nil {
@@ -82,7 +82,8 @@ func (a *acquisition) inRedis(ctx context.Context) error {
 	return err
 }
 
-// ask asks a store until it decides, and reads its reply.
+// ask asks a store until it decides, and reads its reply. It asks again when a limit that was sent is not in force any more, when
+// another limit is stored than the one that was assumed, and when the store's clock is in none of the windows that were sent.
 func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 	c := calls.Get().(*luascripts.Call)
 	a.fill(c)

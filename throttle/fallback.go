@@ -143,7 +143,7 @@ func (f *fallback) decide(ctx context.Context, a *acquisition) error {
 			f.unknown()
 		}
 	}()
-	err := a.inRedis(ctx)
+	err := a.inStore(ctx)
 	returned = true
 	switch {
 	case errors.Is(err, ErrExceedsLimit): // Redis was not asked

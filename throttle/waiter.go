@@ -20,8 +20,8 @@ const (
 	askAgainEvery = time.Second
 	// movingFor is how long the first caller asks more often, after it has moved up.
 	movingFor = 5 * time.Second
-	// confirm is how often each caller asks, the first or not: Redis may have lost its place alone.
-	confirm = 30 * time.Second
+	// confirmEvery is how often each caller asks, the first or not: Redis may have lost the place of this caller only.
+	confirmEvery = 30 * time.Second
 
 	// staleMost is how many grants in a row may come too late to be used. After that a caller pauses before it asks
 	// again, and after each further one twice as long: where no answer comes in time, more calls make it worse.
@@ -58,7 +58,7 @@ type waiter struct {
 
 	until  time.Time     // when the caller gives up, by its MaxWait; zero for never
 	told   *Decision     // the last answer that let it wait
-	rule   *Limiter      // in whose line the caller waits; nil for none
+	rule   *Limiter      // in whose line the caller waits; nil for none, and for a lease, although the job stands in a line in Redis
 	key    string        // of that line
 	reason askReason     // for the next question
 	took   time.Duration // from the last question to its answer
@@ -137,7 +137,7 @@ func (w *waiter) answered(d Decision, err error) {
 		}
 		return
 	}
-	lost := reason == askAsFirst && d.Promised.IsZero() && d.Fallback == FailClosed && !d.Gated // by Redis, with the line
+	lost := reason == askAsFirst && d.Promised.IsZero() && d.Fallback == FailClosed && !d.Gated // Redis has lost the whole line
 	if lost || d.Fallback != w.told.Fallback {
 		w.rule.waiters.wakeLine(w.key, w.job, time.Time{})
 		return
@@ -201,7 +201,7 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 		d, err := w.ask(func() (Decision, error) { return p.decide(ctx, luascripts.GrantOrBook, r) })
 		if err != nil {
 			lost := p.withdrawLost(ctx, r, err)
-			if booked && !lost && !errors.Is(err, ErrTooLate) { // those have left
+			if booked && !lost && !errors.Is(err, ErrTooLate) { // a job that is lost or too late has left its lines already
 				p.cancelBooking(ctx, r)
 			}
 			if ctx.Err() != nil {
@@ -251,12 +251,12 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	}
 	// A gate that is closed does not open earlier, and each who asks counts for its opening.
 	shut := d.Gated && openedAt(d.Gates, d.Now).After(d.Now)
-	soon := w.rule == nil && !d.Gated
+	forLease := w.rule == nil && !d.Gated // it may end at any moment, so each who waits for one asks like the first of a line
 	check := askAgainEvery
 	w.reason = askEarly
 	for looked := asked; ; {
 		now := time.Now()
-		first := soon
+		first := forLease
 		if w.rule != nil && w.rule.waiters.isFirst(w.key, d.start) {
 			first, check = true, w.rule.waiters.checkAfter(w.key, told, w.rule.limit.each())
 		}
@@ -270,7 +270,7 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 		case first && now.Sub(asked) >= check:
 			w.reason = askAsFirst
 			return wait(ctx, 0)
-		case !shut && now.Sub(asked) >= confirm:
+		case !shut && now.Sub(asked) >= confirmEvery:
 			return wait(ctx, 0)
 		}
 		pause := min(limitPoll, instant.Sub(now))

@@ -164,8 +164,8 @@ func TestKeyQueuesForgetWhatHasEnded(t *testing.T) {
 	}
 	r.settled(r.at(0))
 	r.want(0, "")
-	if far := r.far(r.at(overBefore)); fmt.Sprint(far) != "[0 1]" {
-		t.Errorf("far are %v, want both", far)
+	if unknown := r.unknownAt(r.at(overBefore)); fmt.Sprint(unknown) != "[0 1]" {
+		t.Errorf("%v are unknown, want both", unknown)
 	}
 	r.drop(r.at(0), func(e reserved) bool { return e.position == 0 })
 	r.want(0, "2") // and not 3, whose phone has one unfinished
@@ -187,7 +187,7 @@ func TestKeyQueuesWhoseLineGotShorter(t *testing.T) {
 	r.put("b", "")
 	r.settled(r.at(0))
 	r.want(0, "") // it would be booked for 1 s, and not for 50 s
-	if p := r.want(time.Second+spentBy, "2"); p.before[0] != 0 {
-		t.Errorf("%d permits are reserved before it, want none", p.before[0])
+	if p := r.want(time.Second+spentBy, "2"); p.reservedBefore[0] != 0 {
+		t.Errorf("%d permits are reserved before it, want none", p.reservedBefore[0])
 	}
 }

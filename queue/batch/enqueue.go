@@ -182,7 +182,7 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, context.Can
 
 // soon says that a key queue is open again already.
 func (g *feeding) soon(now time.Time) bool {
-	at, ok := g.keyQueues.opens()
+	at, ok := g.keyQueues.nextOpening()
 	return ok && !at.After(now)
 }
 
@@ -407,7 +407,7 @@ func (g *feeding) book(ctx context.Context, items []*item) (placed []*item, away
 func (g *feeding) request(p *item) throttle.Request {
 	r := p.task.Request
 	r.More = slices.Clone(r.More)
-	for i, n := range p.before {
+	for i, n := range p.reservedBefore {
 		if i == 0 {
 			r.Cost += n
 		} else {
@@ -443,7 +443,7 @@ func (g *feeding) answered(p *item, b throttle.Booking, now time.Time, behind bo
 		}
 		g.block(p, late.Rule, now.Add(max(late.Wait-g.f.cfg.Ahead, tooLateAgain)), now, behind)
 		return false, nil
-	case errors.Is(b.Err, throttle.ErrExceedsLimit) && slices.ContainsFunc(p.before, func(n int) bool { return n > 0 }):
+	case errors.Is(b.Err, throttle.ErrExceedsLimit) && slices.ContainsFunc(p.reservedBefore, func(n int) bool { return n > 0 }):
 		g.keyQueues.back(p, now.Add(unsettledPoll)) // alone it may fit
 		return false, nil
 	case errors.Is(b.Err, throttle.ErrStoredLimit), errors.Is(b.Err, throttle.ErrSchema), errors.Is(b.Err, throttle.ErrCorrupt):

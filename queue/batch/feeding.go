@@ -329,7 +329,7 @@ func (g *feeding) adapt() {
 // idle is how long nothing can go.
 func (g *feeding) idle(now time.Time) time.Duration {
 	wait := feedRenew
-	if at, ok := g.keyQueues.opens(); ok {
+	if at, ok := g.keyQueues.nextOpening(); ok {
 		wait = min(wait, max(0, at.Sub(now)))
 	}
 	if g.pace.N > 0 {
@@ -393,17 +393,17 @@ const (
 // not come: what was blocked has been opened, and the ledgers know of them. Of a window that
 // is longer than overLook each part is looked at in turn.
 func (g *feeding) dropEnded(ctx context.Context, now time.Time) error {
-	far := g.keyQueues.far(now.Add(overBefore))
-	if len(far) == 0 {
+	unknown := g.keyQueues.unknownAt(now.Add(overBefore))
+	if len(unknown) == 0 {
 		return nil
 	}
-	i, _ := slices.BinarySearch(far, g.looked)
-	from := far[i%len(far)]
+	i, _ := slices.BinarySearch(unknown, g.looked)
+	from := unknown[i%len(unknown)]
 	unfinished, err := luascripts.UnfinishedElements(ctx, g.f.c.Redis(), g.keys, g.id, from, overLook)
 	if err != nil {
 		return err
 	}
-	still, last := make(map[int64]bool, len(unfinished)), far[len(far)-1]
+	still, last := make(map[int64]bool, len(unfinished)), unknown[len(unknown)-1]
 	for _, e := range unfinished {
 		still[e.Position] = true
 	}

@@ -11,18 +11,19 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// item is an element on its way into a queue: it was read, and is not settled.
+// item is an element on its way into a queue: it was read, and is not settled. It is settled when Redis has said what became of
+// it: it was enqueued, it was refused for good, or it was put back to wait.
 type item struct {
 	Element
 	position int64
 	task     *backend.Task // nil when it can be no task, for fault
 	bookedAt time.Time     // once it is booked
 
-	queueKey     string             // elements of one key queue keep their order
-	narrow       []throttle.KeyCost // of the rules on narrower keys than the widest, in the policy's order
-	before       []int              // permits of each that others were booked with and have not spent
-	opensAt      time.Time          // when its key queue was to open, of an item that is asked again before that
-	narrowBooked bool               // it is booked in a narrow line, whose ledger knows of it
+	queueKey       string             // elements of one key queue keep their order
+	narrow         []throttle.KeyCost // of the rules on narrower keys than the widest, in the policy's order
+	reservedBefore []int              // of each narrow key, the permits that were reserved before those of this item
+	heldUntil      time.Time          // when its key queue was to open, of an item that is asked again before that
+	narrowBooked   bool               // it is booked in a narrow line, whose ledger knows of it
 }
 
 // keyQueues hold the items that were read and may not go yet. The items of one narrowest key
@@ -33,14 +34,14 @@ type item struct {
 // permits are regained at the instant that was booked last. All times are those of one local clock.
 // Key queues are not safe for concurrent use.
 type keyQueues struct {
-	width        func(rule int) int                 // the most that one may ask of a narrow rule at once
-	regain       func(rule, cost int) time.Duration // so long after it was spent a cost can be asked for again
-	last         time.Time                          // the instant that was booked last: the next is not before it
-	byKey        map[string]*keyQueue
-	line         keyQueueHeap
-	behind       []*keyQueue // blocked because of an unsettled item
-	held         int
-	reservations map[narrowKey]*reservations
+	width             func(rule int) int                 // the most that one may ask of a narrow rule at once
+	regain            func(rule, cost int) time.Duration // how long after it was spent a cost can be asked for again
+	last              time.Time                          // the instant that was booked last: the next is not before it
+	byKey             map[string]*keyQueue
+	heap              keyQueueHeap // all, the one first that opens first
+	waitingForSettled []*keyQueue  // those that are blocked because of an unsettled item
+	held              int          // how many items are in all of them
+	reservations      map[narrowKey]*reservations
 	blockedKeys
 }
 
@@ -57,7 +58,7 @@ type reserved struct {
 	position int64
 	cost     int
 	until    time.Time // by then the ledger knows of it; zero while it is unsettled
-	regained time.Time
+	regained time.Time // when its permits can be asked for again
 }
 
 // over is from when on a reservation does not count for anybody; false while that is not known.
@@ -69,16 +70,16 @@ func (e reserved) over() (time.Time, bool) {
 }
 
 type keyQueue struct {
-	items          []*item // not empty
-	key            string
-	at             time.Time      // it is blocked until then
-	waitsForSettle bool           // or until every item is settled
-	busy           bool           // because of reservations
-	most           int            // so many are taken before it is known how the first went; 0 for any
-	left           int            // of these
-	index          int            // in the heap
-	by             *blockedByRule // what an answer blocked it by, if that can be asked again
-	place          *list.Element
+	items           []*item // not empty
+	key             string
+	blockedUntil    time.Time      // it is blocked until then
+	waitsForSettled bool           // it is blocked until every item on its way is settled, if that comes first
+	busy            bool           // reservations of its narrow keys block it
+	most            int            // how many items are taken before it is known how the first went; 0 for any number
+	left            int            // how many of `most` were not taken yet
+	index           int            // its place in the heap
+	by              *blockedByRule // the rule that blocked it by an answer, if that rule can be asked again
+	place           *list.Element  // its place among those that this rule blocked
 }
 
 func newKeyQueues(width func(rule int) int, regain func(rule, cost int) time.Duration) *keyQueues {
@@ -89,98 +90,109 @@ func newKeyQueues(width func(rule int) int, regain func(rule, cost int) time.Dur
 }
 
 // add puts an item behind those of its key queue.
-func (l *keyQueues) add(p *item) {
-	l.held++
-	if in := l.byKey[p.queueKey]; in != nil {
-		in.items = append(in.items, p)
+func (qs *keyQueues) add(p *item) {
+	qs.held++
+	if q := qs.byKey[p.queueKey]; q != nil {
+		q.items = append(q.items, p)
 		return
 	}
-	in := &keyQueue{key: p.queueKey, items: []*item{p}}
-	l.byKey[p.queueKey] = in
-	heap.Push(&l.line, in)
+	q := &keyQueue{key: p.queueKey, items: []*item{p}}
+	qs.byKey[p.queueKey] = q
+	heap.Push(&qs.heap, q)
 }
 
 // back puts an item that was taken before those of its key queue, which is blocked until at.
-func (l *keyQueues) back(p *item, at time.Time) {
-	l.forget(p)
-	l.held++
-	in := l.byKey[p.queueKey]
-	if in == nil {
-		in = &keyQueue{key: p.queueKey, items: []*item{p}, at: at}
-		l.byKey[p.queueKey] = in
-		heap.Push(&l.line, in)
+func (qs *keyQueues) back(p *item, at time.Time) {
+	qs.forget(p)
+	qs.held++
+	q := qs.byKey[p.queueKey]
+	if q == nil {
+		q = &keyQueue{key: p.queueKey, items: []*item{p}, blockedUntil: at}
+		qs.byKey[p.queueKey] = q
+		heap.Push(&qs.heap, q)
 		return
 	}
-	i, _ := slices.BinarySearchFunc(in.items, p, func(a, b *item) int { return int(a.position - b.position) })
-	if in.waitsForSettle {
-		in.at, in.waitsForSettle = at, false
+	i, _ := slices.BinarySearchFunc(q.items, p, func(a, b *item) int { return int(a.position - b.position) })
+	if q.waitsForSettled {
+		q.blockedUntil, q.waitsForSettled = at, false
 	}
-	busy := in.busy && in.at.After(at)
-	if p.opensAt.IsZero() { // otherwise this is the newer answer
-		at = later(in.at, at)
+	busy := q.busy && q.blockedUntil.After(at)
+	if p.heldUntil.IsZero() { // otherwise this is the newer answer
+		at = later(q.blockedUntil, at)
 	}
-	in.items = slices.Insert(in.items, i, p)
-	l.opensAt(in, at)
-	in.busy = busy
+	q.items = slices.Insert(q.items, i, p)
+	qs.setBlocked(q, at)
+	q.busy = busy
 }
 
-// opensAt has a key queue open at another instant.
-func (l *keyQueues) opensAt(in *keyQueue, at time.Time) {
-	in.at, in.busy = at, false
-	heap.Fix(&l.line, in.index)
+// setBlocked blocks a key queue until another instant than before.
+func (qs *keyQueues) setBlocked(q *keyQueue, at time.Time) {
+	q.blockedUntil, q.busy = at, false
+	heap.Fix(&qs.heap, q.index)
 }
 
 // next takes the first item that may go: the one whose key queue has been open for longest.
 // Until it is said how it went ([keyQueues.fed], [keyQueues.forget], [keyQueues.back]) its permits
 // are reserved. nil when none may go.
-func (l *keyQueues) next(now time.Time) *item {
-	for len(l.line) > 0 && !l.line[0].at.After(now) {
-		in := l.line[0]
-		l.dropRetry(in)
-		at, open := l.open(in.items[0], now)
-		if in.most > 0 && in.left == 0 {
-			at, open = time.Time{}, false
-		}
-		if !open {
-			l.opensAt(in, at)
-			if in.busy = true; at.IsZero() {
-				l.opensAt(in, now.Add(unsettledPoll))
-				in.waitsForSettle, l.behind = true, append(l.behind, in)
-			}
+func (qs *keyQueues) next(now time.Time) *item {
+	for len(qs.heap) > 0 && !qs.heap[0].blockedUntil.After(now) {
+		q := qs.heap[0]
+		qs.dropRetry(q)
+		allTried := q.most > 0 && q.left == 0
+		again, room := qs.roomFor(q.items[0], now)
+		switch {
+		case allTried || !room && again.IsZero():
+			qs.waitForSettled(q, now)
 			continue
+		case !room:
+			qs.blockForReservations(q, again)
+			continue
+		case q.most > 0:
+			q.left--
 		}
-		in.left--
-		p := l.take(in)
-		p.opensAt = time.Time{}
-		l.reserve(p, now)
+		p := qs.take(q)
+		p.heldUntil = time.Time{}
+		qs.reserve(p, now)
 		return p
 	}
 	return nil
 }
 
+// waitForSettled blocks a key queue until every item that is on its way is settled.
+func (qs *keyQueues) waitForSettled(q *keyQueue, now time.Time) {
+	qs.setBlocked(q, now.Add(unsettledPoll))
+	q.waitsForSettled, qs.waitingForSettled = true, append(qs.waitingForSettled, q)
+}
+
+// blockForReservations blocks a key queue until reservations of its narrow keys are over.
+func (qs *keyQueues) blockForReservations(q *keyQueue, until time.Time) {
+	qs.setBlocked(q, until)
+	q.busy = true
+}
+
 // take takes the first item of a key queue.
-func (l *keyQueues) take(in *keyQueue) *item {
-	p := in.items[0]
+func (qs *keyQueues) take(q *keyQueue) *item {
+	p := q.items[0]
 	p.narrowBooked = false
-	l.held--
-	if in.items[0] = nil; len(in.items) > 1 {
-		in.items = in.items[1:]
-		heap.Fix(&l.line, in.index)
+	qs.held--
+	if q.items[0] = nil; len(q.items) > 1 {
+		q.items = q.items[1:]
+		heap.Fix(&qs.heap, q.index)
 		return p
 	}
-	l.dropRetry(in)
-	heap.Remove(&l.line, in.index)
-	delete(l.byKey, in.key)
+	qs.dropRetry(q)
+	heap.Remove(&qs.heap, q.index)
+	delete(qs.byKey, q.key)
 	return p
 }
 
-// opens is when the first key queue opens, or is asked again; false when there is no key queue.
-func (l *keyQueues) opens() (time.Time, bool) {
-	if len(l.line) == 0 {
+// nextOpening is when the first key queue opens, or is asked again; false when there is no key queue.
+func (qs *keyQueues) nextOpening() (time.Time, bool) {
+	if len(qs.heap) == 0 {
 		return time.Time{}, false
 	}
-	at := l.line[0].at
-	for _, by := range l.rules {
+	at := qs.heap[0].blockedUntil
+	for _, by := range qs.rules {
 		if by.keyQueues.Len() > 0 && by.next.Before(at) {
 			at = by.next
 		}
@@ -190,52 +202,52 @@ func (l *keyQueues) opens() (time.Time, bool) {
 
 // settled says that every item is settled now: key queues that waited for one are looked at
 // again.
-func (l *keyQueues) settled(now time.Time) {
-	for _, in := range l.behind {
-		if l.byKey[in.key] == in && in.waitsForSettle {
-			in.waitsForSettle = false
-			in.most *= 2
-			in.left = in.most
-			l.opensAt(in, now)
+func (qs *keyQueues) settled(now time.Time) {
+	for _, q := range qs.waitingForSettled {
+		if qs.byKey[q.key] == q && q.waitsForSettled {
+			q.waitsForSettled = false
+			q.most *= 2
+			q.left = q.most
+			qs.setBlocked(q, now)
 		}
 	}
-	l.behind = l.behind[:0]
-	l.retriesAnswered(now)
+	qs.waitingForSettled = qs.waitingForSettled[:0]
+	qs.retriesAnswered(now)
 }
 
 // unsettledPoll is how soon a key queue that waits for an unsettled item is looked at again, if
 // nobody says before that all items are settled.
 const unsettledPoll = 20 * time.Millisecond
 
-// open says whether the narrow keys of an item have permits left, and otherwise when to
+// roomFor says whether the narrow keys of an item have permits left, and otherwise when to
 // look again: zero for when the unsettled items are settled.
-func (l *keyQueues) open(p *item, now time.Time) (again time.Time, open bool) {
-	open = true
+func (qs *keyQueues) roomFor(p *item, now time.Time) (again time.Time, room bool) {
+	room = true
 	for i, w := range p.narrow {
-		pr := l.reservations[narrowKey{i, w.Key}]
-		if pr == nil {
+		res := qs.reservations[narrowKey{i, w.Key}]
+		if res == nil {
 			continue
 		}
-		pr.expire(now)
-		if over := pr.sum(later(now, l.last)) + w.Cost - max(l.width(i), w.Cost); over > 0 {
-			free, known := pr.free(over, now)
+		res.expire(now)
+		if over := res.sum(later(now, qs.last)) + w.Cost - max(qs.width(i), w.Cost); over > 0 {
+			free, known := res.free(over, now)
 			if !known {
 				return time.Time{}, false
 			}
-			again, open = later(again, free), false
+			again, room = later(again, free), false
 		}
 	}
-	return again, open
+	return again, room
 }
 
 // expire drops what the ledger knows by now.
-func (pr *reservations) expire(now time.Time) {
-	pr.each = slices.DeleteFunc(pr.each, func(e reserved) bool { return !e.until.IsZero() && !e.until.After(now) })
+func (res *reservations) expire(now time.Time) {
+	res.each = slices.DeleteFunc(res.each, func(e reserved) bool { return !e.until.IsZero() && !e.until.After(now) })
 }
 
 // sum is what counts for one who is booked for an instant.
-func (pr *reservations) sum(at time.Time) (sum int) {
-	for _, e := range pr.each {
+func (res *reservations) sum(at time.Time) (sum int) {
+	for _, e := range res.each {
 		if e.until.IsZero() || e.regained.After(at) {
 			sum += e.cost
 		}
@@ -244,9 +256,9 @@ func (pr *reservations) sum(at time.Time) (sum int) {
 }
 
 // free is when so many permits more will count no more; false while that is not known.
-func (pr *reservations) free(need int, now time.Time) (time.Time, bool) {
+func (res *reservations) free(need int, now time.Time) (time.Time, bool) {
 	var times []reserved
-	for _, e := range pr.each {
+	for _, e := range res.each {
 		if over, known := e.over(); known && over.After(now) {
 			times = append(times, reserved{until: over, cost: e.cost})
 		}
@@ -260,63 +272,63 @@ func (pr *reservations) free(need int, now time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-func (l *keyQueues) reserve(p *item, now time.Time) {
-	p.before = p.before[:0]
+func (qs *keyQueues) reserve(p *item, now time.Time) {
+	p.reservedBefore = p.reservedBefore[:0]
 	for i, w := range p.narrow {
 		k := narrowKey{i, w.Key}
-		pr := l.reservations[k]
-		if pr == nil {
-			pr = &reservations{}
-			l.reservations[k] = pr
+		res := qs.reservations[k]
+		if res == nil {
+			res = &reservations{}
+			qs.reservations[k] = res
 		}
-		p.before = append(p.before, pr.sum(later(now, l.last)))
-		pr.each = append(pr.each, reserved{position: p.position, cost: w.Cost})
+		p.reservedBefore = append(p.reservedBefore, res.sum(later(now, qs.last)))
+		res.each = append(res.each, reserved{position: p.position, cost: w.Cost})
 	}
 }
 
 // fed notes that an item was enqueued for an instant, and until when the ledgers may not
 // know of it.
-func (l *keyQueues) fed(p *item, at, until time.Time) {
+func (qs *keyQueues) fed(p *item, at, until time.Time) {
 	if p.narrowBooked {
 		return
 	}
 	if !at.IsZero() {
-		l.last = at // earlier than the one before when the wide line was opened early
+		qs.last = at // earlier than the one before when the wide line was opened early
 	}
 	for i, w := range p.narrow {
-		pr := l.reservations[narrowKey{i, w.Key}]
-		if pr == nil {
+		res := qs.reservations[narrowKey{i, w.Key}]
+		if res == nil {
 			continue
 		}
-		for n := range pr.each {
-			if e := &pr.each[n]; e.position == p.position {
-				e.until, e.regained = until, at.Add(l.regain(i, w.Cost))
+		for n := range res.each {
+			if e := &res.each[n]; e.position == p.position {
+				e.until, e.regained = until, at.Add(qs.regain(i, w.Cost))
 			}
 		}
 	}
 }
 
 // forget drops the reservations of an item that was not enqueued.
-func (l *keyQueues) forget(p *item) {
+func (qs *keyQueues) forget(p *item) {
 	for i, w := range p.narrow {
 		k := narrowKey{i, w.Key}
-		pr := l.reservations[k]
-		if pr == nil {
+		res := qs.reservations[k]
+		if res == nil {
 			continue
 		}
-		pr.each = slices.DeleteFunc(pr.each, func(e reserved) bool { return e.position == p.position })
-		if len(pr.each) == 0 {
-			delete(l.reservations, k)
+		res.each = slices.DeleteFunc(res.each, func(e reserved) bool { return e.position == p.position })
+		if len(res.each) == 0 {
+			delete(qs.reservations, k)
 		}
 	}
 }
 
 // expire drops the reservations that are over; without it keys that do not come again would
 // stay in memory.
-func (l *keyQueues) expire(now time.Time) {
-	for k, pr := range l.reservations {
-		if pr.expire(now); len(pr.each) == 0 {
-			delete(l.reservations, k)
+func (qs *keyQueues) expire(now time.Time) {
+	for k, res := range qs.reservations {
+		if res.expire(now); len(res.each) == 0 {
+			delete(qs.reservations, k)
 		}
 	}
 }
@@ -327,8 +339,8 @@ type keyQueueHeap []*keyQueue
 
 func (h keyQueueHeap) Len() int { return len(h) }
 func (h keyQueueHeap) Less(i, j int) bool {
-	if !h[i].at.Equal(h[j].at) {
-		return h[i].at.Before(h[j].at)
+	if !h[i].blockedUntil.Equal(h[j].blockedUntil) {
+		return h[i].blockedUntil.Before(h[j].blockedUntil)
 	}
 	return h[i].items[0].position < h[j].items[0].position
 }
@@ -339,18 +351,18 @@ func (h keyQueueHeap) Swap(i, j int) {
 
 // Push and Pop are for container/heap.
 func (h *keyQueueHeap) Push(x any) {
-	in := x.(*keyQueue)
-	in.index = len(*h)
-	*h = append(*h, in)
+	q := x.(*keyQueue)
+	q.index = len(*h)
+	*h = append(*h, q)
 }
 
 // Pop is said at [keyQueueHeap.Push].
 func (h *keyQueueHeap) Pop() any {
 	old := *h
-	in := old[len(old)-1]
+	q := old[len(old)-1]
 	old[len(old)-1] = nil
 	*h = old[:len(old)-1]
-	return in
+	return q
 }
 
 func later(a, b time.Time) time.Time {
@@ -360,10 +372,10 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// far are the positions of what was fed and is not known to the ledgers before an instant.
-func (l *keyQueues) far(at time.Time) (positions []int64) {
-	for _, pr := range l.reservations {
-		for _, e := range pr.each {
+// unknownAt are the positions of what was fed and is not known to the ledgers before an instant.
+func (qs *keyQueues) unknownAt(at time.Time) (positions []int64) {
+	for _, res := range qs.reservations {
+		for _, e := range res.each {
 			if e.until.After(at) {
 				positions = append(positions, e.position)
 			}
@@ -374,49 +386,49 @@ func (l *keyQueues) far(at time.Time) (positions []int64) {
 }
 
 // dropAll is drop for all that was fed: nothing is unfinished. Who is booked next may come at once.
-func (l *keyQueues) dropAll(now time.Time) {
-	if len(l.reservations) > 0 {
-		l.drop(now, func(reserved) bool { return true })
+func (qs *keyQueues) dropAll(now time.Time) {
+	if len(qs.reservations) > 0 {
+		qs.drop(now, func(reserved) bool { return true })
 	}
-	l.last = time.Time{}
+	qs.last = time.Time{}
 }
 
 // drop drops reservations of what was fed, and has key queues looked at again that wait for them.
-func (l *keyQueues) drop(now time.Time, over func(reserved) bool) {
+func (qs *keyQueues) drop(now time.Time, over func(reserved) bool) {
 	some := false
-	for k, pr := range l.reservations {
-		n := len(pr.each)
-		pr.each = slices.DeleteFunc(pr.each, func(e reserved) bool { return !e.until.IsZero() && over(e) })
-		some = some || len(pr.each) < n
-		if len(pr.each) == 0 {
-			delete(l.reservations, k)
+	for k, res := range qs.reservations {
+		n := len(res.each)
+		res.each = slices.DeleteFunc(res.each, func(e reserved) bool { return !e.until.IsZero() && over(e) })
+		some = some || len(res.each) < n
+		if len(res.each) == 0 {
+			delete(qs.reservations, k)
 		}
 	}
 	if !some {
 		return
 	}
-	for _, in := range l.byKey {
-		if in.busy && in.at.After(now) {
-			l.opensAt(in, now)
+	for _, q := range qs.byKey {
+		if q.busy && q.blockedUntil.After(now) {
+			qs.setBlocked(q, now)
 		}
 	}
 }
 
 // oldestBlocked takes up to so many first items of key queues that are blocked, read before a position,
 // the oldest first.
-func (l *keyQueues) oldestBlocked(most int, before int64) (items []*item) {
+func (qs *keyQueues) oldestBlocked(most int, before int64) (items []*item) {
 	for len(items) < most {
-		var in *keyQueue
-		for _, other := range l.line {
-			if p := other.items[0]; p.task.Policy != nil && p.position < before && (in == nil || p.position < in.items[0].position) {
-				in = other
+		var q *keyQueue
+		for _, other := range qs.heap {
+			if p := other.items[0]; p.task.Policy != nil && p.position < before && (q == nil || p.position < q.items[0].position) {
+				q = other
 			}
 		}
-		if in == nil {
+		if q == nil {
 			break
 		}
-		p := l.take(in)
-		p.opensAt, p.before = in.at, p.before[:0]
+		p := qs.take(q)
+		p.heldUntil, p.reservedBefore = q.blockedUntil, p.reservedBefore[:0]
 		items = append(items, p)
 	}
 	return items
@@ -452,11 +464,11 @@ type blockedKeys struct {
 
 // blockedByRule are the key queues that one rule blocked.
 type blockedByRule struct {
-	keyQueues list.List // of *keyQueue; the one in front was asked before the others
-	next      time.Time // when to ask again
-	wait      time.Duration
-	most      int // so many at once
-	left      int // of these
+	keyQueues list.List     // of *keyQueue; the one in front was asked before the others
+	next      time.Time     // when to ask again
+	wait      time.Duration // between two times
+	most      int           // how many are asked again at once
+	left      int           // how many of these have not been asked yet
 }
 
 // asked is an item that was asked for before its instant.
@@ -466,36 +478,36 @@ type asked struct {
 }
 
 // blockUntil puts an item back whose key queue a rule blocked.
-func (l *keyQueues) blockUntil(p *item, rule string, at, now time.Time) {
-	l.back(p, at)
-	in := l.byKey[p.queueKey]
-	in.most = 0
-	if in.by != nil || at.Sub(now) <= l.least {
+func (qs *keyQueues) blockUntil(p *item, rule string, at, now time.Time) {
+	qs.back(p, at)
+	q := qs.byKey[p.queueKey]
+	q.most = 0
+	if q.by != nil || at.Sub(now) <= qs.least {
 		return
 	}
-	by := l.rules[rule]
+	by := qs.rules[rule]
 	if by == nil {
-		by = &blockedByRule{most: againMost, wait: l.least}
-		l.rules[rule] = by
+		by = &blockedByRule{most: againMost, wait: qs.least}
+		qs.rules[rule] = by
 	}
 	if by.keyQueues.Len() == 0 {
 		by.next = later(by.next, now.Add(by.wait))
 	}
-	in.by, in.place = by, by.keyQueues.PushBack(in)
+	q.by, q.place = by, by.keyQueues.PushBack(q)
 }
 
 // dropRetry says that a key queue is not asked again.
-func (l *keyQueues) dropRetry(in *keyQueue) {
-	if in.by != nil {
-		in.by.keyQueues.Remove(in.place)
-		in.by, in.place = nil, nil
+func (qs *keyQueues) dropRetry(q *keyQueue) {
+	if q.by != nil {
+		q.by.keyQueues.Remove(q.place)
+		q.by, q.place = nil, nil
 	}
 }
 
 // nextRetry takes an item of a key queue that is blocked and is to be asked again, as
 // [keyQueues.next] does; nil when there is no such item.
-func (l *keyQueues) nextRetry(now time.Time) *item {
-	for _, by := range l.rules {
+func (qs *keyQueues) nextRetry(now time.Time) *item {
+	for _, by := range qs.rules {
 		if by.next.After(now) {
 			continue
 		}
@@ -503,19 +515,19 @@ func (l *keyQueues) nextRetry(now time.Time) *item {
 			by.left = by.most
 		}
 		for by.left > 0 && by.keyQueues.Len() > 0 {
-			in := by.keyQueues.Front().Value.(*keyQueue)
+			q := by.keyQueues.Front().Value.(*keyQueue)
 			if by.left--; by.left == 0 {
 				by.rest(now)
 			}
-			if _, open := l.open(in.items[0], now); !open {
-				by.keyQueues.MoveToBack(in.place)
+			if _, open := qs.roomFor(q.items[0], now); !open {
+				by.keyQueues.MoveToBack(q.place)
 				continue
 			}
-			l.dropRetry(in)
-			p := l.take(in)
-			p.opensAt = in.at
-			l.reserve(p, now)
-			l.again = append(l.again, asked{p, by})
+			qs.dropRetry(q)
+			p := qs.take(q)
+			p.heldUntil = q.blockedUntil
+			qs.reserve(p, now)
+			qs.again = append(qs.again, asked{p, by})
 			return p
 		}
 	}
@@ -526,29 +538,29 @@ func (l *keyQueues) nextRetry(now time.Time) *item {
 func (by *blockedByRule) rest(now time.Time) { by.left, by.next = 0, now.Add(by.wait) }
 
 // retriesAnswered notes what became of the items that were asked for again.
-func (l *keyQueues) retriesAnswered(now time.Time) {
+func (qs *keyQueues) retriesAnswered(now time.Time) {
 	gained := make(map[*blockedByRule]int)
-	for _, a := range l.again {
-		in, before := l.byKey[a.item.queueKey], a.item.opensAt.Sub(now)
-		still := in != nil && in.items[0] == a.item
+	for _, a := range qs.again {
+		q, before := qs.byKey[a.item.queueKey], a.item.heldUntil.Sub(now)
+		still := q != nil && q.items[0] == a.item
 		gained[a.by] += 0
-		if !still || in.at.Sub(now) < before/2 {
+		if !still || q.blockedUntil.Sub(now) < before/2 {
 			gained[a.by]++
 		}
-		if in != nil && !still {
-			in.most, in.left = 2, 2
-			l.opensAt(in, now)
+		if q != nil && !still {
+			q.most, q.left = 2, 2
+			qs.setBlocked(q, now)
 		}
 	}
 	for by, n := range gained {
 		by.most = min(max(2*n, againMost), luascripts.BatchMax)
 		if n == 0 {
-			by.wait = min(2*by.wait, l.longest)
+			by.wait = min(2*by.wait, qs.longest)
 			by.rest(now)
 			continue
 		}
-		by.wait, by.left, by.next = l.least, 0, now
+		by.wait, by.left, by.next = qs.least, 0, now
 	}
-	clear(l.again)
-	l.again = l.again[:0]
+	clear(qs.again)
+	qs.again = qs.again[:0]
 }

@@ -94,8 +94,8 @@ func TestKeyQueuesWithALongLine(t *testing.T) {
 	r.put("b", "")
 	r.fed(r.want(0, "1"), r.at(6*time.Second), r.at(6100*time.Millisecond))
 	r.put("a", "")
-	if p := r.want(0, "2"); p.before[0] != 0 {
-		t.Errorf("%d permits are reserved before it, want none: it comes at 6 s at least", p.before[0])
+	if p := r.want(0, "2"); p.reservedBefore[0] != 0 {
+		t.Errorf("%d permits are reserved before it, want none: it comes at 6 s at least", p.reservedBefore[0])
 	}
 }
 
@@ -110,8 +110,8 @@ func TestKeyQueuesOfAWiderKey(t *testing.T) {
 	var items []*item
 	for i := range 3 {
 		p := r.want(0, fmt.Sprint(i))
-		if p.before[0] != 0 || p.before[1] != i {
-			t.Errorf("piece %d is asked for with %v before it, want [0 %d]", i, p.before, i)
+		if p.reservedBefore[0] != 0 || p.reservedBefore[1] != i {
+			t.Errorf("piece %d is asked for with %v before it, want [0 %d]", i, p.reservedBefore, i)
 		}
 		items = append(items, p)
 	}
@@ -174,7 +174,7 @@ func TestKeyQueuesAtRandom(t *testing.T) {
 				r.settled(r.at(now))
 			}
 		}
-		if out != 300 || len(r.byKey) != 0 || len(r.line) != 0 {
+		if out != 300 || len(r.byKey) != 0 || len(r.heap) != 0 {
 			t.Fatalf("seed %d: %d items came out, %d key queues are left, want 300 and none", seed, out, len(r.byKey))
 		}
 	}

@@ -38,16 +38,16 @@ type ticker struct {
 	asked time.Time // by our clock; zero when there was none
 	reply luascripts.TickReply
 
-	made    time.Time // the tick whose task was made last, and
-	message []byte    // that, as asynq encodes it
+	made    time.Time // the tick whose task was made last
+	message []byte    // that task, as asynq encodes it
 
 	calling chan struct{} // closed when the TaskFunc has returned; nil before the first call
 
 	failures int           // in a row, but for those of the TaskFunc
-	asking   time.Time     // the tick for which the TaskFunc was called last, and
-	since    time.Time     // since when, by our clock
+	asking   time.Time     // the tick for which the TaskFunc was called last
+	since    time.Time     // when it was called for that tick first, by our clock
 	noTask   int           // how often that tick had no task
-	left     time.Duration // after which it is given up
+	left     time.Duration // how long it had left, at the last failure, until that tick is given up
 }
 
 func (t *ticker) run(ctx context.Context) {
@@ -204,7 +204,7 @@ func (o Overlap) script() luascripts.TickOverlap {
 	return luascripts.TickRuns
 }
 
-// dueTick is a tick that is to be done, before by.
+// dueTick is a tick that is to be done, and the instant before which that has to be.
 type dueTick struct{ at, by time.Time }
 
 // due are the ticks after from that are to be done at now, in their order. What
