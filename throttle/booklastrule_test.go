@@ -25,7 +25,7 @@ func sms(t *testing.T, rdb redis.UniversalClient, cfg throttle.Config) *throttle
 
 // lastRuleRequest is a job for a phone that is to wait for the provider alone.
 func lastRuleRequest(p *throttle.Policy, phone, job string) throttle.BookRequest {
-	return throttle.BookRequest{Policy: p, LastRuleOnly: true, Request: throttle.Request{Key: phone, Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}, Job: job}}
+	return throttle.BookRequest{Policy: p, WidestOnly: true, Request: throttle.Request{Key: phone, Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}, Job: job}}
 }
 
 // inLine is how long the lines of our rules are.
@@ -176,7 +176,7 @@ func TestBookLastRuleBehindALease(t *testing.T) {
 		t.Fatal(err)
 	}
 	jobRequest := func(p *throttle.Policy, job string, more ...throttle.KeyCost) throttle.Booking {
-		w := throttle.BookRequest{Policy: p, LastRuleOnly: true, Request: throttle.Request{Key: "acme", Cost: 1, More: more, Job: job}}
+		w := throttle.BookRequest{Policy: p, WidestOnly: true, Request: throttle.Request{Key: "acme", Cost: 1, More: more, Job: job}}
 		return throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
 	}
 	both := throttle.KeyCost{Key: "acme", Cost: 1}
