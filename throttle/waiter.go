@@ -137,7 +137,8 @@ func (w *waiter) answered(d Decision, err error) {
 		}
 		return
 	}
-	lost := reason == askAsFirst && d.Promised.IsZero() && d.Fallback == FailClosed && !d.Gated // Redis has lost the whole line
+	// Redis does not know the place of the first caller: it has probably lost the whole line.
+	lost := reason == askAsFirst && d.Promised.IsZero() && d.Fallback == FailClosed && !d.Gated
 	if lost || d.Fallback != w.told.Fallback {
 		w.rule.waiters.wakeLine(w.key, w.job, time.Time{})
 		return
@@ -251,7 +252,9 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	}
 	// A gate that is closed does not open earlier, and each who asks counts for its opening.
 	shut := d.Gated && openedAt(d.Gates, d.Now).After(d.Now)
-	forLease := w.rule == nil && !d.Gated // it may end at any moment, so each who waits for one asks like the first of a line
+	// A lease may end at any moment, so each who waits for one asks like the first of a line. While Redis is away under
+	// FailOpen, who waits for a gate does the same.
+	forLease := w.rule == nil && !d.Gated
 	check := askAgainEvery
 	w.reason = askEarly
 	for looked := asked; ; {

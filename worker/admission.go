@@ -79,7 +79,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 			t.end(ctx, err)
 			return a.noteAnswer(ctx, key, err)
 		}
-		a.waits.arrived(key, delivered.wait, a.policies[t.taskType].names)
+		a.waits.arrived(key, delivered.wait, a.policies[t.taskType].names, time.Now())
 		if mux == nil || handles(mux, task) {
 			if ctx, err = t.askPolicy(ctx, task, runNow); err != nil {
 				return a.noteAnswer(ctx, key, err)

@@ -241,7 +241,7 @@ func (c *core) countWait(d *deferral) {
 		c.counters.rules.bound(rule)
 		c.history.Of(rule).Deferred(d.key, d.at)
 	}
-	c.waits.begin(c.keys(d.task.Queue).Task(d.task.ID), rule, d.made)
+	c.waits.begin(c.keys(d.task.Queue).Task(d.task.ID), rule, d.made, d.wait)
 }
 
 // recordWait notes in the history until when a task waits for a rule. record is the stored

@@ -174,9 +174,12 @@ func (c *ruleCounters) of(rule string) *RuleStats {
 
 // Bounds of what is known of waits.
 const (
-	waitsMax    = 1 << 16
-	startWithin = time.Minute    // then another pool has started it
-	waitsFor    = 48 * time.Hour // then another pool has woken it, or it was deleted
+	waitsMax = 1 << 16
+	// startWithin is how long after its instant, or after it was woken, a task is expected here: behind that
+	// another pool has started it, or it was deleted.
+	startWithin = time.Minute
+	// arrivedFor is how long a task is expected to get its permits that has come to its handler. It may have to wait in its slot.
+	arrivedFor = time.Hour
 )
 
 // waits measures how long tasks really wait that this process starts. Of those that it deferred it
@@ -192,8 +195,9 @@ type waits struct {
 
 // wait is one task that waits for a rule.
 type wait struct {
-	rule         string
-	since, woken time.Time
+	rule  string
+	since time.Time
+	until time.Time // when it is forgotten: others have the task
 }
 
 func newWaits(rules *ruleCounters, h *history.Recorder) *waits {
@@ -206,21 +210,21 @@ func (w *waits) over(rule string, d time.Duration) {
 	w.history.Of(rule).Waited(max(0, d))
 }
 
-// begin notes that a task waits for a rule from now on, and that its wait for the rule
+// begin notes that a task waits for a rule from now on, for so long as it was told, and that its wait for the rule
 // before is over.
-func (w *waits) begin(task, rule string, now time.Time) {
+func (w *waits) begin(task, rule string, now time.Time, told time.Duration) {
 	w.end(task, now)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if rule != "" && len(w.byTask) < waitsMax {
-		w.byTask[task] = wait{rule: rule, since: now}
+		w.byTask[task] = wait{rule, now, now.Add(told + startWithin)}
 	}
 }
 
 // arrived notes how a task waited that comes to its handler now, as Redis has it: another process
 // may have deferred or booked it, and what is known here can be of an earlier wait. names are the
 // limits of its policy. A task that a closing pool had handed back waited for none of them.
-func (w *waits) arrived(task string, as luascripts.Wait, names []string) {
+func (w *waits) arrived(task string, as luascripts.Wait, names []string, now time.Time) {
 	rule := as.RuleAmong(names)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -232,11 +236,13 @@ func (w *waits) arrived(task string, as luascripts.Wait, names []string) {
 		return
 	}
 	known, ok := w.byTask[task]
-	if ok && known.rule == rule && known.since.After(as.Since.Add(-time.Second)) {
-		return // it is the same wait, and exact
+	if ok && known.rule == rule && known.since.After(as.Since.Add(-time.Second)) { // it is the same wait, and exact
+		known.until = now.Add(arrivedFor)
+		w.byTask[task] = known
+		return
 	}
 	if ok || len(w.byTask) < waitsMax {
-		w.byTask[task] = wait{rule: rule, since: as.Since.Add(time.Second / 2)} // somewhen in this second
+		w.byTask[task] = wait{rule, as.Since.Add(time.Second / 2), now.Add(arrivedFor)} // somewhen in that second
 	}
 }
 
@@ -245,7 +251,7 @@ func (w *waits) woken(task string, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if at, ok := w.byTask[task]; ok {
-		at.woken = now
+		at.until = now.Add(startWithin)
 		w.byTask[task] = at
 	}
 }
@@ -262,12 +268,12 @@ func (w *waits) end(task string, now time.Time) {
 }
 
 // purge forgets the waits of tasks that another pool has started, which counts them, and those
-// that nobody will end.
+// that nobody will end. One whose instant has moved is forgotten too early: Redis has the second in which it began.
 func (w *waits) purge(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for task, at := range w.byTask {
-		if !at.woken.IsZero() && now.Sub(at.woken) > startWithin || now.Sub(at.since) > waitsFor {
+		if now.After(at.until) {
 			delete(w.byTask, task)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// item is an element on its way into a queue: it was read, and is not settled. It is settled when Redis has said what became of
-// it: it was enqueued, it was refused for good, or it was put back to wait.
+// item is an element on its way into a queue: it was read, and is not settled. It is settled when it was enqueued or refused for good.
+// For its key queue the answer is enough: an item that was put back, to wait on, does not hold up a key queue that waits for it.
 type item struct {
 	Element
 	position int64
