@@ -118,13 +118,12 @@ func TestALookReadsWhatItHasRoomFor(t *testing.T) {
 // When Redis is full nothing can be taken: then all pools have it, and it is woken.
 func TestFullRedisAndWhatIsDue(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t, redistest.Arg("maxmemory", "8mb"), redistest.Arg("maxmemory-policy", "noeviction"))
+	rdb, raw := timed(t, redistest.Arg("maxmemory-policy", "noeviction"))
 	a := &asynqQueue{t, rdb, raw, NewQueueKeys("hw", "default")}
 	a.every(0, "a")
 	_, _ = Due(t.Context(), rdb, a.q, DueArgs{}) // the text is known before memory runs out
 	_, _ = Wake(t.Context(), rdb, a.q, tasks("none"), start, false)
-	var full filler
-	full.fill(t, raw)
+	fill(t, raw)
 	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: PoolMark{1}, Others: minute}, "a")
 	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: PoolMark{2}, Others: minute}, "a")
 }
