@@ -289,6 +289,42 @@ func TestOldGrantOfRedisIsNotGivenBackHere(t *testing.T) {
 	})
 }
 
+// A grant that was corrected is not taken for a later one when it is corrected again. In a bucket of two, b took two permits and C
+// one. D took two when those of C had been regained: then a refund of C gives nothing back, whatever became of b's.
+func TestCorrectedTwiceIsNotALaterGrant(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []throttle.Limit{throttle.GCRA(1, time.Second, 2), throttle.Bucket(1, time.Second, 2), throttle.SteppedBucket(1, time.Second, 2)} {
+		for name, pause := range map[string]time.Duration{"later": 10 * time.Second, "at one instant": 0} {
+			t.Run(limit.String()+", "+name, func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t)
+				l := s.limiter("rule", limit)
+				first := s.try(l, 2)
+				charge := l.Policy().Charge(first)
+				adjust := func(to int) {
+					t.Helper()
+					if _, err := charge.Adjust(t.Context(), map[string]int{"rule": to}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.at(pause)
+				adjust(1)
+				second := s.try(l, 1)
+				s.want(second, true, pause)
+				if pause > 0 {
+					s.at(pause + 2*time.Second)
+				}
+				adjust(0)
+				third := pause + 5*time.Second
+				s.at(third)
+				s.want(s.try(l, 2), true, third)
+				s.refund(l, second)
+				s.wantAvailable(l, 0)
+			})
+		}
+	}
+}
+
 // Whatever is given back or adjusted, again or not, of a ledger that is lost or not,
 // and however late: the grants that were not given back keep the limit, in every kind.
 func TestCorrectionsOfOldGrants(t *testing.T) {

@@ -74,6 +74,9 @@ func (r *ruleCall) refund(token uint64, held int64) {
 		r.ledger.token = 0
 	}
 	if refund(r.numbers, r.state, held, r.cost, r.worth, max(r.now, r.state.newest())) {
+		if c, ok := r.state.(counted); ok {
+			c.count().leaveNoTrace(r.cost, r.worth)
+		}
 		r.store()
 	}
 }

@@ -53,11 +53,16 @@ func (t *tally) open(start int64) {
 	t.start, t.used = start, 0
 }
 
-func (t *tally) sub(at, c, worth int64) {
+func (t *tally) sub(at, c int64) {
 	if at >= t.start {
 		t.used -= min(t.used, c)
 	}
-	if worth != 0 && worth == t.taken { // the last one leaves no trace for those before it
+}
+
+// leaveNoTrace forgets the permits of a grant that is given back whole, if no later one went: those before it need not leave its
+// debt. The worth of a grant that only gets smaller may come once more, and no later grant may have it.
+func (t *tally) leaveNoTrace(c, worth int64) {
+	if worth != 0 && worth == t.taken {
 		t.taken -= c
 	}
 }
@@ -115,7 +120,7 @@ func (f *fixed) earliest(l *numbers, now, before, cost int64) int64 {
 
 func (f *fixed) charge(l *numbers, at, cost int64) { f.add(l.w, at, cost) }
 
-func (f *fixed) back(_ *numbers, at, cost, _, _ int64) { f.sub(at, cost, 0) }
+func (f *fixed) back(_ *numbers, at, cost, _, _ int64) { f.sub(at, cost) }
 
 func (f *fixed) worth(*numbers) int64 { return 0 }
 
@@ -193,7 +198,7 @@ func (c *calendar) charge(l *numbers, at, cost int64) {
 	c.spend(at, cost)
 }
 
-func (c *calendar) back(_ *numbers, at, cost, _, _ int64) { c.sub(at, cost, 0) }
+func (c *calendar) back(_ *numbers, at, cost, _, _ int64) { c.sub(at, cost) }
 
 func (c *calendar) worth(*numbers) int64 { return 0 }
 
@@ -261,7 +266,7 @@ func (s *step) back(l *numbers, at, cost, worth, a int64) {
 		credit = max(0, missing-since)
 	}
 	s.have += min(cost, credit, missing)
-	s.sub(at, cost, worth)
+	s.sub(at, cost)
 }
 
 func (s *step) free(l *numbers, now int64) int64 {

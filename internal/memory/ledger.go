@@ -113,7 +113,7 @@ func earliest(l *numbers, s state, now, before, cost int64) int64 {
 // counted is a state with a tally.
 type counted interface{ count() *tally }
 
-// refund gives a grant back at a. What went before the limit was changed stays
+// refund gives a grant back at a, or a part of it. What went before the limit was changed stays
 // spent, and nothing changes: how much of it the new state counts is not known.
 // The same goes for what was nothing under this limit, as a lease is, which is known
 // by its end.

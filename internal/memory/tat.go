@@ -134,7 +134,7 @@ func (g *gcra) worth(*numbers) int64 { return g.taken }
 // may have spent since.
 func (g *gcra) back(l *numbers, at, cost, worth, a int64) {
 	g.full = g.without(l, g.full, at, cost, worth, a, 0)
-	g.sub(at, cost, worth)
+	g.sub(at, cost)
 }
 
 func (g *gcra) free(l *numbers, now int64) int64 {
@@ -206,7 +206,7 @@ func (s *smooth) back(l *numbers, at, cost, worth, a int64) {
 		return
 	}
 	s.paid = s.without(l, s.paid, at, cost, worth, a, l.burst)
-	s.sub(at, cost, worth)
+	s.sub(at, cost)
 }
 
 func (s *smooth) free(l *numbers, now int64) int64 {
@@ -342,7 +342,7 @@ func (w *warmUp) back(l *numbers, at, cost, worth, a int64) {
 		end = w.next - wholeUp(float64(since)*pace)
 	}
 	w.next -= min(max(0, end-a), steady)
-	w.sub(at, cost, worth)
+	w.sub(at, cost)
 }
 
 func (w *warmUp) free(l *numbers, now int64) int64 {

@@ -64,11 +64,9 @@ local function over(limit, ledger, at)
   return ledger.used == 0 or at >= ledger.start + limit.W
 end
 
--- back takes a grant out, unless it is of a tally before. The newest one
--- leaves no trace for those before it.
-local function back(ledger, at, cost, worth)
+-- back takes a grant out, unless it is of a tally before
+local function back(ledger, at, cost)
   if at >= ledger.start then ledger.used = max(0, ledger.used - cost) end
-  if worth ~= 0 and worth == ledger.taken then ledger.taken = ledger.taken - cost end
 end
 
 -- taken_since is how many permits were taken after a grant, nil when that is not known.
@@ -169,8 +167,8 @@ counter.fixed = {
   end,
   charge = function(limit, ledger, at, cost) spend(ledger, at, cost, over(limit, ledger, at) and at) end,
   ends = function(limit, ledger) return ledger.newest + limit.W end,
-  back = function(_, ledger, at, cost, worth)
-    back(ledger, at, cost, worth)
+  back = function(_, ledger, at, cost)
+    back(ledger, at, cost)
     return true
   end,
   free = function(limit, ledger, a) return over(limit, ledger, a) and limit.n or max(0, limit.n - ledger.used) end,
@@ -298,7 +296,7 @@ counter.step = {
     local still = cost - limit.n * max(0, floor((anchor - at - 1) / limit.W) + 1) -- less what came since at the ends of intervals
     if since then still = max(0, missing - since) end
     ledger.have = ledger.have + max(0, min(cost, still, missing))
-    back(ledger, at, cost, worth)
+    back(ledger, at, cost)
     return true
   end,
   free = function(limit, ledger, a) return (filled(limit, ledger, a)) end,

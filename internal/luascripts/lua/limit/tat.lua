@@ -79,7 +79,7 @@ local function back(limit, ledger, at, cost, worth, a, stored)
   else
     ledger.t = ledger.t - left
   end
-  counter.back(ledger, at, cost, worth)
+  counter.back(ledger, at, cost)
   return true
 end
 
@@ -268,7 +268,7 @@ local warmup = {
     local ends, since = min(at + c, ledger.t), counter.taken_since(ledger, worth)
     if since then ends = ledger.t - ceil(since * limit.s) end
     ledger.t = ledger.t - min(c, max(0, ends - a))
-    counter.back(ledger, at, cost, worth)
+    counter.back(ledger, at, cost)
     return true
   end,
   owes = function(limit) return limit.b / 1000 end, -- each takes that much longer of a cold limiter

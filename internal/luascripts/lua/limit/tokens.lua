@@ -181,11 +181,14 @@ end
 -- give_back takes permits of a grant out again. What went before the limit was
 -- changed stays spent: how much of it still counts is not known. The same goes for
 -- what was nothing under this limit, as a lease is, which is known by its end, and for
--- what another ledger knew that is lost.
-local function give_back(rule, now, at, cost, worth)
+-- what another ledger knew that is lost. A grant that is given back `whole`, with no later one, leaves no trace for those before
+-- it. One that got smaller does: it may get smaller once more, by the same worth, which no later grant may have.
+local function give_back(rule, now, at, cost, worth, whole)
   local of = rule.ledger
   if not of.known or at > of.newest or of.taken == 0 or (of.changed and at <= of.changed) then return end
-  if rule.kind.back(rule.limit, of, at, cost, worth, max(now, of.newest)) then write(of, now) end
+  if not rule.kind.back(rule.limit, of, at, cost, worth, max(now, of.newest)) then return end
+  if whole and worth ~= 0 and worth == of.taken then of.taken = of.taken - cost end
+  write(of, now)
 end
 
 -- forget takes the token of the newest grant out of the header
@@ -197,7 +200,7 @@ end
 -- unspend takes a grant out again, and its token: a neighbour of the same instant keeps its own
 local function unspend(rule, now, at, cost, token, worth)
   if rule.ledger.known and rule.ledger.token == token then forget(rule) end
-  give_back(rule, now, at, cost, worth)
+  give_back(rule, now, at, cost, worth, true)
 end
 
 -- read_stated reads what the holder of a grant says about it: of each rule two arguments from
@@ -240,7 +243,7 @@ end
 local function lessen(rule, now, held, token)
   local of = rule.ledger
   local newest = of.token == token and of.newest
-  give_back(rule, now, held, -rule.want, rule.stated_worth)
+  give_back(rule, now, held, -rule.want, rule.stated_worth, false)
   if not newest or of.newest == newest then return end
   forget(rule)
   if newest + RESENT_WITHIN > now and of.remembered == NOWHERE then remember(of.tokens, { int(newest), token }, newest, 0, now) end
