@@ -252,8 +252,8 @@ func (w *waiter) waitForPlace(ctx context.Context, d Decision) error {
 	}
 	// A gate that is closed does not open earlier, and each who asks counts for its opening.
 	shut := d.Gated && openedAt(d.Gates, d.Now).After(d.Now)
-	// A lease may end at any moment, so each who waits for one asks like the first of a line. While Redis is away under
-	// FailOpen, who waits for a gate does the same.
+	// A lease may end at any moment. So each caller that waits for one asks as often as the first caller of a line does.
+	// Callers behind a gate do that too while Redis is away under FailOpen.
 	forLease := w.rule == nil && !d.Gated
 	check := askAgainEvery
 	w.reason = askEarly
