@@ -199,7 +199,7 @@ func BenchmarkTwoRules(b *testing.B) {
 		requests := make([]throttle.BookRequest, many)
 		for i := range requests {
 			job++
-			requests[i] = widestRequest(p, strconv.Itoa(49170_1000000+job%10_000), fmt.Sprintf("batch:winter:%08d", job))
+			requests[i] = lastRuleRequest(p, strconv.Itoa(49170_1000000+job%10_000), fmt.Sprintf("batch:winter:%08d", job))
 		}
 		for i, k := range throttle.ForWorkers.BookMany(b.Context(), rdb, requests) {
 			if k.Err != nil || k.Refused {

@@ -15,7 +15,7 @@ type BookRequest struct {
 	Policy *Policy
 	Request
 
-	// WidestOnly books in the line of the widest rate only, and only at an instant at
+	// LastRuleOnly books in the line of the widest rate only, and only at an instant at
 	// which the narrower rules admit the job too: a batch of jobs for one provider would
 	// otherwise fill the lines of their phones, each with jobs that hold up its others. A
 	// job that gets no place so is answered with Decision.Refused, and At, from when on
@@ -28,13 +28,13 @@ type BookRequest struct {
 	//
 	// On Redis Cluster the narrower keys are looked at before the widest one is booked,
 	// not in one step with it: another job may come between.
-	WidestOnly bool
+	LastRuleOnly bool
 }
 
 // mode is what a script may do for the request.
 func (w *BookRequest) mode() luascripts.Mode {
-	if w.WidestOnly {
-		return luascripts.BookWidest
+	if w.LastRuleOnly {
+		return luascripts.BookLastRule
 	}
 	return luascripts.Book
 }

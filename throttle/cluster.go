@@ -64,9 +64,9 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 		_, err := s.ask(ctx, c, base, 0)
 		return err
 	}
-	if a.Mode == luascripts.BookWidest {
+	if a.Mode == luascripts.BookLastRule {
 		if last := lastRateSlot(a.Rules); last.to > 0 {
-			return s.bookWidest(ctx, c, last, base)
+			return s.bookLastRule(ctx, c, last, base)
 		}
 		a.Mode = luascripts.Book
 	}
@@ -436,9 +436,9 @@ func lastRateSlot(calls []luascripts.RuleCall) slotCalls {
 	return last
 }
 
-// bookWidest books in one slot. The other slots are peeked at before, so that most
+// bookLastRule books in one slot. The other slots are peeked at before, so that most
 // jobs that are refused leave nothing behind.
-func (s clusterStore) bookWidest(ctx context.Context, c *luascripts.Call, last slotCalls, base *redisclock.Clock) error {
+func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last slotCalls, base *redisclock.Clock) error {
 	a := c.AcquireArgs
 	at, by, fault, err := s.admittedBy(ctx, a.Rules, last, base)
 	if err != nil || fault.Status != luascripts.Refused {

@@ -230,7 +230,7 @@ func (a *acquisition) failOpen(ctx context.Context) error {
 	}
 	if at.After(now) {
 		d.Granted, d.At, d.start, d.Rule = false, at, at, closed
-		d.Refused = a.mode == luascripts.Try || a.mode == luascripts.BookWidest
+		d.Refused = a.mode == luascripts.Try || a.mode == luascripts.BookLastRule
 		if r.MaxWait != 0 && at.Sub(now) > max(0, r.MaxWait) {
 			return &TooLateError{Rule: d.Rule, At: at, Wait: at.Sub(now), MaxWait: r.MaxWait}
 		}

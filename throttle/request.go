@@ -201,7 +201,7 @@ type Decision struct {
 	// that was overtaken. 0 when there is no such rule.
 	Fence int64
 	// Refused says that nothing was granted, and that there is no place in any line
-	// either: from [Limiter.TryAcquire], and for [BookRequest.WidestOnly]. It may be asked again
+	// either: from [Limiter.TryAcquire], and for [BookRequest.LastRuleOnly]. It may be asked again
 	// from At on.
 	Refused bool
 	// Gated says that a gate is closed until At: there is no place in a line before that.

@@ -293,7 +293,7 @@ func (c *Call) readShort(ago int64, s string) error {
 // calls have it in common with the one before. The zero value is ready and safe for concurrent
 // use; nil remembers nothing.
 type CallForms struct {
-	last [BookWidest + 1]atomic.Pointer[callForm] // by mode
+	last [BookLastRule + 1]atomic.Pointer[callForm] // by mode
 }
 
 // callForm is the text of what calls of one form share, and a call that has it.

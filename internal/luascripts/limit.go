@@ -37,10 +37,10 @@ type Mode int
 
 // The modes of acquire.lua.
 const (
-	Try         Mode = iota // now or not at all
-	GrantOrBook             // grant, or book
-	Book                    // book, never grant
-	BookWidest              // book in the line of the widest rates, at an instant at which all rules admit it, or not at all
+	Try          Mode = iota // now or not at all
+	GrantOrBook              // grant, or book
+	Book                     // book, never grant
+	BookLastRule             // book in the line of the widest rates, at an instant at which all rules admit it, or not at all
 )
 
 // NeverGrants says that a call of this mode is for a place in a line alone.

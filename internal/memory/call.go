@@ -175,7 +175,7 @@ type verdict struct {
 	binds bool      // a rule or the gate holds the job up
 	rule  *ruleCall // the binding rule, nil for the gate; or else the rule that makes the instant so late, nil for none
 
-	noPlace bool // nor does the job get a place: [luascripts.BookWidest]
+	noPlace bool // nor does the job get a place: [luascripts.BookLastRule]
 }
 
 // atMost says that the instant is told by a lease that ends then, and may be given back before, when its key is open.
@@ -200,9 +200,9 @@ func (v verdict) freeBeforeClosing(g gate, now, reach int64, mode luascripts.Mod
 // alone. Who only books is held up by the widest rate.
 func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 	if opens := g.opened(c.now); opens > reach {
-		return verdict{at: opens, binds: true, noPlace: mode == luascripts.BookWidest}
+		return verdict{at: opens, binds: true, noPlace: mode == luascripts.BookLastRule}
 	}
-	if wide := c.onlyWidest(); mode == luascripts.BookWidest && wide != nil {
+	if wide := c.onlyWidest(); mode == luascripts.BookLastRule && wide != nil {
 		v := c.inWidest(wide, reach)
 		if opens := g.opened(v.at); opens > v.at {
 			return verdict{at: opens, binds: true, noPlace: true}
@@ -226,7 +226,7 @@ func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 	switch opens := g.opened(v.at); {
 	case opens <= v.at, v.freeBeforeClosing(g, c.now, reach, mode):
 	case v.binds || opens > reach:
-		return verdict{at: opens, binds: true, noPlace: mode == luascripts.BookWidest}
+		return verdict{at: opens, binds: true, noPlace: mode == luascripts.BookLastRule}
 	default:
 		v.at, v.rule = opens, nil
 	}

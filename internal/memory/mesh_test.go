@@ -208,7 +208,7 @@ func (m *mesh) step(back bool) {
 		_, placed := m.placeOf(a)
 		r := m.ask(a, of)
 		m.answered(a, r)
-		if a.Mode == luascripts.BookWidest {
+		if a.Mode == luascripts.BookLastRule {
 			m.onlyWidest(a, r, placed)
 		}
 	}

@@ -54,7 +54,7 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	a := luascripts.AcquireArgs{
 		Rules: w.ruleCalls(policy), Policy: name, Gate: w.gate(), MaxWait: -1, WantLeft: rapid.IntRange(0, 2).Draw(w.T, "want left") == 0,
 		Forms:  &w.forms,
-		Mode:   rapid.SampledFrom([]luascripts.Mode{luascripts.Try, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.Book, luascripts.BookWidest}).Draw(w.T, "mode"),
+		Mode:   rapid.SampledFrom([]luascripts.Mode{luascripts.Try, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.Book, luascripts.BookLastRule}).Draw(w.T, "mode"),
 		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
 	}
 	if a.Mode != luascripts.Try {

@@ -369,7 +369,7 @@ func (g *feeding) book(ctx context.Context, items []*item) (placed []*item, away
 	var requests []throttle.BookRequest
 	for _, p := range items {
 		if p.task.Policy != nil {
-			requests = append(requests, throttle.BookRequest{Policy: p.task.Policy, Request: g.request(p), WidestOnly: true})
+			requests = append(requests, throttle.BookRequest{Policy: p.task.Policy, Request: g.request(p), LastRuleOnly: true})
 		}
 	}
 	bookings := g.bookMany(ctx, requests)

@@ -11,7 +11,7 @@
 -- ARGV[2+] call       a byte: its form, from 1; 8 bytes: the token of the ask, and the same token gets the same grant; then the
 --                     job: who waits, or nothing for one who never does. Behind all calls come the forms: what calls have in
 --                     common, each field with "|" after it:
---                     mode       0 TRY: now or not at all; 1 GRANT_OR_BOOK; 2 BOOK: never grant; 3 BOOK_WIDEST: book in the line of
+--                     mode       0 TRY: now or not at all; 1 GRANT_OR_BOOK; 2 BOOK: never grant; 3 BOOK_LAST_RULE: book in the line of
 --                                the widest rates or not at all, and not before the other rules admit it
 --                     inline_us  how far in the future a grant may lie
 --                     max_us     longest wait that makes sense, -1 for any

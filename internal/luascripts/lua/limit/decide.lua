@@ -16,7 +16,7 @@ local joint, last_of_group, promote_in_lines_left, find_and_measure, open_rule, 
   rulecall.joint, rulecall.last_of_group, rulecall.promote_in_lines_left, rulecall.find_and_measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
 local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN = 0, 1, 2, 3, 4 -- statuses; ledger.lua has the others
-local TRY, BOOK, BOOK_WIDEST = 0, 2, 3 -- modes, see acquire.lua
+local TRY, BOOK, BOOK_LAST_RULE = 0, 2, 3 -- modes, see acquire.lua
 local GATE = 0 -- in place of the index of the rule that refuses
 
 -- put_all writes the ledgers that were spent on
@@ -28,7 +28,7 @@ local function put_all(script)
   end
 end
 
--- in_widest is for BOOK_WIDEST: a place with the widest rates, which share a key, or
+-- in_widest is for BOOK_LAST_RULE: a place with the widest rates, which share a key, or
 -- none. The rule `widest` is the last of these rates. The results:
 --   1  the first of these rates; nil where there are no rates, or the job waits in another line
 --   2  the instant at which the job is admitted
@@ -232,13 +232,13 @@ end
 --   at          the instant
 --   binding     the index of the rule that holds the job up, or GATE; nil when the job is granted at the instant
 --   delayed_by  only without a binding: the index of the rule that makes the instant so late, or GATE; nil when the instant is now
---   no_place    true when BOOK_WIDEST gives the job no place
+--   no_place    true when BOOK_LAST_RULE gives the job no place
 local function instant(call)
   local rules, gate, mode, now, reach = call.rules, call.form.gate, call.form.mode, call.now, call.reach
   local at, delayed_by, binding = now, nil, nil
   local widest = widest_of(rules)
-  if opened(gate, now) > reach then return opened(gate, now), GATE, nil, mode == BOOK_WIDEST end
-  if mode == BOOK_WIDEST then
+  if opened(gate, now) > reach then return opened(gate, now), GATE, nil, mode == BOOK_LAST_RULE end
+  if mode == BOOK_LAST_RULE then
     local wide, wide_at, wide_binding, no_place = in_widest(rules, widest, now, reach)
     if wide then
       at, binding = wide_at, wide_binding
@@ -262,7 +262,7 @@ local function instant(call)
   end
   if not binding and mode >= BOOK then binding = widest end
   if binding then delayed_by = nil end
-  return at, binding, delayed_by, mode == BOOK_WIDEST and binding == GATE
+  return at, binding, delayed_by, mode == BOOK_LAST_RULE and binding == GATE
 end
 
 -- promised_before is the instant that was promised to a call when it came the last time

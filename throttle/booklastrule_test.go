@@ -23,9 +23,9 @@ func sms(t *testing.T, rdb redis.UniversalClient, cfg throttle.Config) *throttle
 	return p
 }
 
-// widestRequest is a job for a phone that is to wait for the provider alone.
-func widestRequest(p *throttle.Policy, phone, job string) throttle.BookRequest {
-	return throttle.BookRequest{Policy: p, WidestOnly: true, Request: throttle.Request{Key: phone, Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}, Job: job}}
+// lastRuleRequest is a job for a phone that is to wait for the provider alone.
+func lastRuleRequest(p *throttle.Policy, phone, job string) throttle.BookRequest {
+	return throttle.BookRequest{Policy: p, LastRuleOnly: true, Request: throttle.Request{Key: phone, Cost: 1, More: []throttle.KeyCost{{Key: "acme", Cost: 1}}, Job: job}}
 }
 
 // inLine is how long the lines of our rules are.
@@ -44,13 +44,13 @@ func inLine(t *testing.T, p *throttle.Policy, keys ...string) (lengths []int) {
 // A phone that is busy until 10 s behind a provider's line that is 3 s long: its job is
 // refused until then, and others are booked behind each other. Once the line is so long
 // that its end is behind 10 s, that job is booked at its end.
-func TestBookWidestAtAJointInstant(t *testing.T) {
+func TestBookLastRuleAtAJointInstant(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := sms(t, s.rdb, throttle.Config{})
 	ask := func(phone, job string) throttle.Booking {
 		t.Helper()
-		both := throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{widestRequest(p, phone, job), {Policy: p}})
+		both := throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{lastRuleRequest(p, phone, job), {Policy: p}})
 		if both[0].Err != nil || both[0].Granted {
 			t.Fatalf("BookMany(%s) = %+v, %v, want no grant", job, both[0].Decision, both[0].Err)
 		}
@@ -62,7 +62,7 @@ func TestBookWidestAtAJointInstant(t *testing.T) {
 			t.Errorf("%s is refused = %v by %s until %v, want %v by %s until %v", b.Job, b.Refused, b.Rule, b.At.Sub(start), refused, rule, at)
 		}
 	}
-	if d, err := p.Redeem(t.Context(), widestRequest(p, "busy", "first").Request); err != nil || !d.Granted {
+	if d, err := p.Redeem(t.Context(), lastRuleRequest(p, "busy", "first").Request); err != nil || !d.Granted {
 		t.Fatalf("Redeem = %v, %v, want a grant", d, err)
 	}
 	s.at(50 * time.Second)
@@ -96,22 +96,22 @@ func TestBookWidestAtAJointInstant(t *testing.T) {
 		if i == 9 {
 			job, phone = "again", "busy"
 		}
-		if d, err := p.Redeem(t.Context(), widestRequest(p, phone, job).Request); err != nil || d.Granted == (i == 1) {
+		if d, err := p.Redeem(t.Context(), lastRuleRequest(p, phone, job).Request); err != nil || d.Granted == (i == 1) {
 			t.Errorf("Redeem(%s) at its instant = %v, %v", job, d, err)
 		}
 	}
 }
 
 // A wait that is too long leaves no place, whichever rule it is for.
-func TestBookWidestWithinAWait(t *testing.T) {
+func TestBookLastRuleWithinAWait(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := sms(t, s.rdb, throttle.Config{})
-	if d, err := p.Redeem(t.Context(), widestRequest(p, "busy", "first").Request); err != nil || !d.Granted {
+	if d, err := p.Redeem(t.Context(), lastRuleRequest(p, "busy", "first").Request); err != nil || !d.Granted {
 		t.Fatalf("Redeem = %v, %v, want a grant", d, err)
 	}
 	before := dump(t, s)
-	phone, provider, soon := widestRequest(p, "busy", "a"), widestRequest(p, "free", "b"), widestRequest(p, "free", "c")
+	phone, provider, soon := lastRuleRequest(p, "busy", "a"), lastRuleRequest(p, "free", "b"), lastRuleRequest(p, "free", "c")
 	phone.MaxWait, provider.MaxWait, soon.MaxWait = 59*time.Second, 999*ms, time.Second
 	got := throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{phone, provider})
 	for i, at := range []time.Duration{time.Minute, time.Second} {
@@ -129,7 +129,7 @@ func TestBookWidestWithinAWait(t *testing.T) {
 }
 
 // Nobody waits in a line for a gate to open, or behind one that shuts before the turn.
-func TestBookWidestAtAGate(t *testing.T) {
+func TestBookLastRuleAtAGate(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	p := sms(t, s.rdb, throttle.Config{})
@@ -138,7 +138,7 @@ func TestBookWidestAtAGate(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := func(job string) throttle.Booking {
-		w := widestRequest(p, job, job)
+		w := lastRuleRequest(p, job, job)
 		w.Gates = []gate.InZone{{Rule: "hours", Gate: hours}}
 		return throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
 	}
@@ -166,7 +166,7 @@ func TestBookWidestAtAGate(t *testing.T) {
 }
 
 // A slot that is taken now says nothing about later; a key that is closed does.
-func TestBookWidestBehindALease(t *testing.T) {
+func TestBookLastRuleBehindALease(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	cfg := throttle.Config{}
@@ -176,7 +176,7 @@ func TestBookWidestBehindALease(t *testing.T) {
 		t.Fatal(err)
 	}
 	jobRequest := func(p *throttle.Policy, job string, more ...throttle.KeyCost) throttle.Booking {
-		w := throttle.BookRequest{Policy: p, WidestOnly: true, Request: throttle.Request{Key: "acme", Cost: 1, More: more, Job: job}}
+		w := throttle.BookRequest{Policy: p, LastRuleOnly: true, Request: throttle.Request{Key: "acme", Cost: 1, More: more, Job: job}}
 		return throttle.ForWorkers.BookMany(t.Context(), s.rdb, []throttle.BookRequest{w})[0]
 	}
 	both := throttle.KeyCost{Key: "acme", Cost: 1}
@@ -196,7 +196,7 @@ func TestBookWidestBehindALease(t *testing.T) {
 }
 
 // Whatever decides, it refuses and books alike.
-func TestBookWidestElsewhere(t *testing.T) {
+func TestBookLastRuleElsewhere(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3)
 	away := &mute{UniversalClient: redistest.Start(t).Client(t)}
@@ -206,12 +206,12 @@ func TestBookWidestElsewhere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rdb := map[string]redis.UniversalClient{"cluster": cluster, "local": away}[name]
-			if d, err := p.Redeem(t.Context(), widestRequest(p, "busy", "first").Request); err != nil || !d.Granted {
+			if d, err := p.Redeem(t.Context(), lastRuleRequest(p, "busy", "first").Request); err != nil || !d.Granted {
 				t.Fatalf("Redeem = %v, %v, want a grant", d, err)
 			}
-			late := widestRequest(p, "busy", "c")
+			late := lastRuleRequest(p, "busy", "c")
 			late.MaxWait = 10 * time.Second
-			got := throttle.ForWorkers.BookMany(t.Context(), rdb, []throttle.BookRequest{widestRequest(p, "busy", "a"), widestRequest(p, "free", "b"), late, widestRequest(p, "free", "b")})
+			got := throttle.ForWorkers.BookMany(t.Context(), rdb, []throttle.BookRequest{lastRuleRequest(p, "busy", "a"), lastRuleRequest(p, "free", "b"), late, lastRuleRequest(p, "free", "b")})
 			if b := got[0]; b.Err != nil || !b.Refused || b.Rule != "phone" || b.At.Sub(b.Now) < 50*time.Second {
 				t.Errorf("a busy phone = %+v, %v, want it refused for a minute", b.Decision, b.Err)
 			}
@@ -234,12 +234,12 @@ func TestBookWidestElsewhere(t *testing.T) {
 }
 
 // Without Redis, and where limits are only watched, there is nothing to wait for.
-func TestBookWidestWithoutALine(t *testing.T) {
+func TestBookLastRuleWithoutALine(t *testing.T) {
 	t.Parallel()
 	away := &mute{UniversalClient: redistest.Start(t).Client(t)}
 	for name, cfg := range map[string]throttle.Config{"shadow": {Shadow: true}, "away": {OnUnavailable: throttle.FailOpen}} {
 		p := sms(t, away, cfg)
-		for i, b := range throttle.ForWorkers.BookMany(t.Context(), away, []throttle.BookRequest{widestRequest(p, "x", "a"), widestRequest(p, "x", "b")}) {
+		for i, b := range throttle.ForWorkers.BookMany(t.Context(), away, []throttle.BookRequest{lastRuleRequest(p, "x", "a"), lastRuleRequest(p, "x", "b")}) {
 			if b.Err != nil || b.Refused || b.Granted || b.At.After(time.Now()) {
 				t.Errorf("%s: booking %d = %+v, %v, want it now", name, i, b.Decision, b.Err)
 			}

@@ -84,7 +84,7 @@ func (f *feeding) come() {
 // the instant that it was told. For a phone with one permit a window there may be any
 // number of them; otherwise one at a time, for of many turns on a key the first and the
 // last count, see [ruleCall.measure].
-func TestBookedByTheWidestRateGoAtTheirInstant(t *testing.T) {
+func TestBookedByTheLastRuleGoAtTheirInstant(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		phones := []luascripts.Numbers{slidingOf(1, time.Second), slidingOf(2, 3*time.Second), fixedOf(1, time.Second), gcraOf(1, time.Second, 2), smoothOf(2, time.Second, 0)}
@@ -98,7 +98,7 @@ func TestBookedByTheWidestRateGoAtTheirInstant(t *testing.T) {
 		for i := range rapid.IntRange(10, 150).Draw(rt, "length") {
 			switch op := rapid.IntRange(0, 9).Draw(rt, "op"); {
 			case op < 5:
-				a := f.args(fmt.Sprint("job", i), rapid.IntRange(0, 6).Draw(rt, "number"), luascripts.BookWidest)
+				a := f.args(fmt.Sprint("job", i), rapid.IntRange(0, 6).Draw(rt, "number"), luascripts.BookLastRule)
 				if alone && f.isBooked(a) {
 					continue
 				}
