@@ -135,14 +135,14 @@ func (r *decisionRun) add(ctx context.Context, c decisionCase) {
 
 // ask makes calls, and says how many were granted.
 func (r *decisionRun) ask(ctx context.Context, c decisionCase, from, many int) (granted int, err error) {
-	var forms luascripts.CallForms
+	var templates luascripts.CallTemplates
 	for i := from; i < from+many; {
 		calls := make([]*luascripts.Call, 0, c.merged)
 		for len(calls) < c.merged && i < from+many {
 			r.token++
 			calls = append(calls, &luascripts.Call{AcquireArgs: luascripts.AcquireArgs{
 				Rules: c.rules(i), Policy: c.policy, Token: r.token, Job: fmt.Sprint("job-", i),
-				Mode: luascripts.GrantOrBook, Inline: 15 * time.Millisecond, MaxWait: -1, Forms: &forms,
+				Mode: luascripts.GrantOrBook, Inline: 15 * time.Millisecond, MaxWait: -1, Templates: &templates,
 			}})
 			i++
 		}

@@ -550,7 +550,7 @@ func (i *Inspector) FrontKey(ctx context.Context, queue, rule, key string, r Rea
 			if !ok {
 				continue
 			}
-			s, err := throttle.ForWorkers.Locate(ctx, ref, false)
+			s, err := throttle.ForWorkers.Lookup(ctx, ref, false)
 			switch {
 			case err != nil:
 				return fmt.Errorf("inspect: find the place of a task: %w", err)
@@ -584,7 +584,7 @@ func (i *Inspector) front(ctx context.Context, queue string, w onKeyTask) error 
 	if !ok {
 		return fmt.Errorf("%w: it has no place in a line that is known here", ErrNotWaiting)
 	}
-	s, err := throttle.ForWorkers.Locate(ctx, ref, false)
+	s, err := throttle.ForWorkers.Lookup(ctx, ref, false)
 	if err != nil {
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
 	}
@@ -596,7 +596,7 @@ func (i *Inspector) front(ctx context.Context, queue string, w onKeyTask) error 
 	if err != nil {
 		return fmt.Errorf("inspect: move a task to the front: %w", err)
 	}
-	if s, err = throttle.ForWorkers.Locate(ctx, ref, false); err != nil {
+	if s, err = throttle.ForWorkers.Lookup(ctx, ref, false); err != nil {
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
 	}
 	promoted = append(promoted, throttle.Promotion{Job: ref.Job, At: s.At, Wait: max(0, s.At.Sub(s.Now))})

@@ -315,7 +315,7 @@ func (i *Inspector) turn(ctx context.Context, e *Explanation, job string) error 
 	if ref.Policy = i.set.Lookup(strings.Join(names, "+")); ref.Policy == nil || len(ref.Policy.Rules()) != len(names) || i.cfg.PerClient {
 		return nil
 	}
-	s, err := i.locate(ctx, ref)
+	s, err := i.lookup(ctx, ref)
 	if err != nil || !s.Known {
 		if errors.Is(err, throttle.ErrUnavailable) {
 			return fmt.Errorf("inspect: find the place of a task: %w", err)
@@ -401,7 +401,7 @@ func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascript
 		return nil
 	}
 	i.meet(ctx, queue, id, booking)
-	s, err := i.locate(ctx, booking)
+	s, err := i.lookup(ctx, booking)
 	if err != nil {
 		return fmt.Errorf("inspect: find the place of a task: %w", err)
 	}

@@ -177,13 +177,13 @@ func (i *Inspector) peek(ctx context.Context, l *throttle.Limiter, id string, co
 	return s, err
 }
 
-// locate finds where a booking stands.
-func (i *Inspector) locate(ctx context.Context, b throttle.BookingRef) (throttle.BookingStatus, error) {
+// lookup finds where a booking stands.
+func (i *Inspector) lookup(ctx context.Context, b throttle.BookingRef) (throttle.BookingStatus, error) {
 	h, err := i.holds(ctx)
 	if err != nil {
 		return throttle.BookingStatus{}, err
 	}
-	return throttle.ForWorkers.Locate(ctx, b, h.on && !h.other)
+	return throttle.ForWorkers.Lookup(ctx, b, h.on && !h.other)
 }
 
 // compareForms says what is wrong when all pools that run have their keys stand otherwise.

@@ -110,7 +110,7 @@ func TestCallsAreBounded(t *testing.T) {
 				{"try", func() { s.try(l, tt.cost) }},
 				{"redeem", func() { d = s.job(l, "w500", tt.cost) }},
 				{"refresh", func() { throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place}) }},
-				{"locate", func() { _, _ = throttle.ForWorkers.Locate(t.Context(), place, false) }},
+				{"lookup", func() { _, _ = throttle.ForWorkers.Lookup(t.Context(), place, false) }},
 				{"list", func() { _, _ = l.List(t.Context(), key, throttle.ListFrom{Ticket: 5000, Skip: 1}, 1) }},
 				{"peek", func() { _, _ = l.Peek(t.Context(), key, 0) }},
 				{"cancel", func() { _, _ = l.Policy().Cancel(t.Context(), r) }},

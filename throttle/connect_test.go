@@ -181,7 +181,7 @@ func errorsOfEveryCall(t *testing.T, rdb redis.UniversalClient, l, slots *thrott
 			}
 			return nil
 		},
-		"Locate": func() error { _, err := throttle.ForWorkers.Locate(ctx, booking, false); return err },
+		"Lookup": func() error { _, err := throttle.ForWorkers.Lookup(ctx, booking, false); return err },
 		"Refresh": func() error {
 			return throttle.ForWorkers.Refresh(ctx, rdb, []throttle.BookingRef{booking, booking})[1].Err
 		},

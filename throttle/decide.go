@@ -162,7 +162,7 @@ func (a *acquisition) fill(c *luascripts.Call) {
 	c.AcquireArgs = luascripts.AcquireArgs{
 		Rules: ruleCalls, Policy: p.name, Token: uint64(r.Token), Job: r.Job,
 		Mode: a.mode, Inline: inline, MaxWait: longest, WantLeft: r.wantLeft, HoldAfterFailover: p.cfg.HoldAfterFailover,
-		Durable: luascripts.Durability{Replicas: p.cfg.Replicas, Within: p.cfg.ReplicasWithin}, Forms: &p.forms,
+		Durable: luascripts.Durability{Replicas: p.cfg.Replicas, Within: p.cfg.ReplicasWithin}, Templates: &p.templates,
 	}
 }
 

@@ -135,9 +135,9 @@ func TestHoldAfterFailover(t *testing.T) {
 	if is := throttle.ForWorkers.Refresh(t.Context(), p.b, []throttle.BookingRef{booking})[0]; is.Err != nil || !is.At.Equal(place.At) {
 		t.Errorf("Refresh = %+v, want the instant of the booking, %v", is, place.At)
 	}
-	where, err := throttle.ForWorkers.Locate(t.Context(), throttle.BookingRef{Policy: careless.Policy(), IDs: []string{"line"}, Job: "job", Costs: []int{1}}, true)
+	where, err := throttle.ForWorkers.Lookup(t.Context(), throttle.BookingRef{Policy: careless.Policy(), IDs: []string{"line"}, Job: "job", Costs: []int{1}}, true)
 	if err != nil || !where.At.Equal(place.At) || !where.Held.Equal(place.At) {
-		t.Errorf("Locate = %+v, %v, want it held until %v", where, err, place.At)
+		t.Errorf("Lookup = %+v, %v, want it held until %v", where, err, place.At)
 	}
 	if d, err := held.TimeUntil(t.Context(), "a third", 1); err != nil || d < window/2 {
 		t.Errorf("TimeUntil = %v, %v, want the rest of the hold", d, err)

@@ -190,7 +190,7 @@ func TestBookingsByATenantsLimit(t *testing.T) {
 			}
 		}
 		ref := throttle.ForWorkers.Ref(l.Policy(), throttle.Request{Key: key, Cost: 1, Job: "e"})
-		for _, st := range []throttle.BookingStatus{throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{ref})[0], second(throttle.ForWorkers.Locate(t.Context(), ref, false))} {
+		for _, st := range []throttle.BookingStatus{throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{ref})[0], second(throttle.ForWorkers.Lookup(t.Context(), ref, false))} {
 			if st.Err != nil || !st.Known || st.At.Sub(start) != 2*time.Minute {
 				t.Errorf("%s: e stands at %v, %+v, want 2m", name, st.At.Sub(start), st)
 			}

@@ -82,7 +82,7 @@ func TestPeekWhenRedisIsUnavailable(t *testing.T) {
 
 // A look answers what a check does, and leaves the promise as it was: else a job that
 // may come earlier, and was not told so, would be late.
-func TestLocateIsARefreshWithoutAPromise(t *testing.T) {
+func TestLookupIsARefreshWithoutAPromise(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]throttle.Limit{
 		"sliding": throttle.Sliding(2, time.Minute), "gcra": throttle.GCRA(1, time.Second, 2), "fixed": throttle.Fixed(3, time.Minute),
@@ -104,7 +104,7 @@ func TestLocateIsARefreshWithoutAPromise(t *testing.T) {
 			for i := range 20 {
 				place.Job = fmt.Sprint("w", i)
 				before := dump(t, s)
-				got, err := throttle.ForWorkers.Locate(t.Context(), place, false)
+				got, err := throttle.ForWorkers.Lookup(t.Context(), place, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -113,7 +113,7 @@ func TestLocateIsARefreshWithoutAPromise(t *testing.T) {
 				}
 				want := throttle.ForWorkers.Refresh(t.Context(), s.rdb, []throttle.BookingRef{place})[0]
 				if want.Err != nil || got.Known != want.Known || !got.At.Equal(want.At) || got.Rule != want.Rule || got.Permits != want.Permits || !got.Now.Equal(want.Now) || got.Parked {
-					t.Errorf("%s: Locate = %+v, want as Refresh, %+v", place.Job, got, want)
+					t.Errorf("%s: Lookup = %+v, want as Refresh, %+v", place.Job, got, want)
 				}
 				if got.Known {
 					if got.Jobs != known {
@@ -131,7 +131,7 @@ func TestLocateIsARefreshWithoutAPromise(t *testing.T) {
 
 // On Redis Cluster the rules of one policy lie in several slots: the one is told that
 // holds the job up.
-func TestLocateOnCluster(t *testing.T) {
+func TestLookupOnCluster(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartCluster(t, 3)
 	phone := newLimiter(t, rdb, "phone", throttle.Sliding(1, time.Minute), throttle.Config{})
@@ -146,9 +146,9 @@ func TestLocateOnCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := throttle.ForWorkers.Locate(t.Context(), throttle.ForWorkers.Ref(p, r), false)
+		got, err := throttle.ForWorkers.Lookup(t.Context(), throttle.ForWorkers.Ref(p, r), false)
 		if err != nil || got.Known != !d.Granted || got.Known && (got.Rule != d.Rule || got.At.Sub(d.At).Abs() > time.Second) {
-			t.Errorf("w%d: Locate = %+v, %v, want it as it was told, %v", i, got, err, d)
+			t.Errorf("w%d: Lookup = %+v, %v, want it as it was told, %v", i, got, err, d)
 		}
 		if i > 2 && got.Rule != "provider" {
 			t.Errorf("w%d waits for %q, want provider", i, got.Rule)
@@ -200,7 +200,7 @@ func TestListMixedCosts(t *testing.T) {
 	}
 }
 
-func TestLocateAndListRefuse(t *testing.T) {
+func TestLookupAndListRefuse(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
@@ -220,11 +220,11 @@ func TestLocateAndListRefuse(t *testing.T) {
 		t.Errorf("List of a local limiter = %v, want %v", err, throttle.ErrInvalidConfig)
 	}
 	place := throttle.BookingRef{Policy: local.Policy(), IDs: []string{key}, Costs: []int{1}, Job: "a"}
-	if _, err := throttle.ForWorkers.Locate(t.Context(), place, false); !errors.Is(err, throttle.ErrInvalidConfig) {
+	if _, err := throttle.ForWorkers.Lookup(t.Context(), place, false); !errors.Is(err, throttle.ErrInvalidConfig) {
 		t.Errorf("Lookup with a local limiter = %v, want %v", err, throttle.ErrInvalidConfig)
 	}
 	place = throttle.BookingRef{Policy: l.Policy(), IDs: []string{key}, Costs: []int{2}, Job: "a"}
-	if _, err := throttle.ForWorkers.Locate(t.Context(), place, false); !errors.Is(err, throttle.ErrExceedsLimit) {
+	if _, err := throttle.ForWorkers.Lookup(t.Context(), place, false); !errors.Is(err, throttle.ErrExceedsLimit) {
 		t.Errorf("Lookup above the limit = %v, want %v", err, throttle.ErrExceedsLimit)
 	}
 }

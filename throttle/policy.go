@@ -55,9 +55,9 @@ type Policy struct {
 
 	putOff atomic.Int32 // tasks in a row that were put off because their grants came too late
 
-	forms  luascripts.CallForms // of its calls
-	last   lastLimits           // by which it decided last
-	oneKey oneKeyRules
+	templates luascripts.CallTemplates // of its calls
+	last      lastLimits               // by which it decided last
+	oneKey    oneKeyRules
 }
 
 // NewPolicy puts rules together. They must be on one client and have one [Config];

@@ -96,7 +96,7 @@ type BookingStatus struct {
 	Now     time.Time // Redis' clock
 	Permits int       // ahead of it in the line in which it stands
 
-	// Only Locate tells these.
+	// Only Lookup tells these.
 	Jobs   int       // ahead of it, as Permits
 	Closed time.Time // until when the key of the rule is closed; zero for not
 	Held   time.Time // until when the rule is held after a failover, see [State]; zero for not
@@ -207,13 +207,13 @@ func (workerCalls) First(ctx context.Context, b BookingRef, rule string) ([]Prom
 	return promoted, err
 }
 
-// Locate reads where a booking stands. It is Refresh without a promise: a job to
+// Lookup reads where a booking stands. It is Refresh without a promise: a job to
 // which an instant is promised is late when it does not come then, and a reader does
 // not tell the job. It asks the master once, on Redis Cluster once for each key. A
 // booking that the limits in force never admit is an [ExceedsLimitError]; when Redis
 // is unavailable the error unwraps to [ErrUnavailable]. hold says that pools hold keys after a
 // failover, even if the limiters here do not.
-func (workerCalls) Locate(ctx context.Context, booking BookingRef, hold bool) (BookingStatus, error) {
+func (workerCalls) Lookup(ctx context.Context, booking BookingRef, hold bool) (BookingStatus, error) {
 	p := booking.Policy
 	if p.rdb == nil {
 		return BookingStatus{}, fmt.Errorf("%w: rule %q counts in its own process, where its lines can't be read", ErrInvalidConfig, p.rules[0].rule)
@@ -234,7 +234,7 @@ func (workerCalls) Locate(ctx context.Context, booking BookingRef, hold bool) (B
 			return BookingStatus{}, err
 		}
 		outdated := t.outdated
-		s, again, err := locate(ctx, &t, calls, slotted[n], booking, hold)
+		s, again, err := lookup(ctx, &t, calls, slotted[n], booking, hold)
 		switch {
 		case err != nil:
 			return BookingStatus{}, err
@@ -252,15 +252,15 @@ func (workerCalls) Locate(ctx context.Context, booking BookingRef, hold bool) (B
 	return out, nil
 }
 
-// locate asks once about the calls of one slot.
-func locate(ctx context.Context, t *storeCall, calls []luascripts.RuleCall, at slotCalls, booking BookingRef,
+// lookup asks once about the calls of one slot.
+func lookup(ctx context.Context, t *storeCall, calls []luascripts.RuleCall, at slotCalls, booking BookingRef,
 	hold bool) (s BookingStatus, again bool, err error) {
 	p := booking.Policy
 	setLimits(calls, t.limits, t.begin())
 	a := luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: booking.Job}
-	r, err := luascripts.Locate(ctx, p.rdb, a, hold || p.cfg.HoldAfterFailover)
+	r, err := luascripts.Lookup(ctx, p.rdb, a, hold || p.cfg.HoldAfterFailover)
 	rule := r.Rule + at.from
-	again, err = t.again(ctx, "locate", answer{r.Status, rule, r.Version, r.Now}, err)
+	again, err = t.again(ctx, "lookup", answer{r.Status, rule, r.Version, r.Now}, err)
 	s = BookingStatus{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Held: r.Held.Until,
 		Parked: r.Parked}
 	if s.Known && rule > 0 && rule <= len(p.rules) {

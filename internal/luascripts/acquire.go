@@ -33,11 +33,11 @@ type AcquireArgs struct {
 	Mode              Mode
 	Inline            time.Duration
 	MaxWait           time.Duration
-	WantLeft          bool         // the permits that are left, too
-	Durable           Durability   // of a grant; the server's own where it is zero
-	HoldAfterFailover bool         // nothing is granted while permits may count that the server has not heard of
-	Known             []KnownLimit // by rule, when Redis is to look whether the limits still hold; such a call is sent alone
-	Forms             *CallForms   // of calls before, with which it may share its form; nil for none
+	WantLeft          bool           // the permits that are left, too
+	Durable           Durability     // of a grant; the server's own where it is zero
+	HoldAfterFailover bool           // nothing is granted while permits may count that the server has not heard of
+	Known             []KnownLimit   // by rule, when Redis is to look whether the limits still hold; such a call is sent alone
+	Templates         *CallTemplates // of calls before, with which it may share its template; nil for none
 }
 
 // KnownLimit is what a caller knows of the stored limit of a rule, and of its closing: the versions of
@@ -137,8 +137,8 @@ func acquireReply(calls []*Call, v any, err error) reply {
 // refresh.lua this number.
 const askAlone Status = -1
 
-// form is what a call has in common with others: all but its keys, token and job.
-func (a *AcquireArgs) form() string {
+// template is what a call has in common with others: all but its keys, token and job.
+func (a *AcquireArgs) template() string {
 	longest := int64(-1)
 	if a.MaxWait >= 0 {
 		longest = int64(a.MaxWait / time.Microsecond)
@@ -173,18 +173,18 @@ func acquireCommand(calls []*Call) command {
 		args = append(args, key)
 	}
 	args = append(args, len(calls))
-	forms := make([]*callForm, 0, 4)
+	templates := make([]*callTemplate, 0, 4)
 	for _, c := range calls {
-		of := c.Forms.of(&c.AcquireArgs)
-		n := slices.IndexFunc(forms, func(f *callForm) bool { return f == of || f.text == of.text })
+		of := c.Templates.of(&c.AcquireArgs)
+		n := slices.IndexFunc(templates, func(t *callTemplate) bool { return t == of || t.text == of.text })
 		if n < 0 {
-			n = len(forms)
-			forms = append(forms, of)
+			n = len(templates)
+			templates = append(templates, of)
 		}
 		args = append(args, c.text(n+1))
 	}
-	for _, f := range forms {
-		args = append(args, f.text)
+	for _, t := range templates {
+		args = append(args, t.text)
 	}
 	for _, c := range calls {
 		for _, k := range c.Known {
@@ -218,10 +218,10 @@ func (a *AcquireArgs) appendKeys(keys []string) []string {
 	return keys
 }
 
-// text is what one call differs in from others of its form: the number of the form, the token, the job.
-func (a *AcquireArgs) text(form int) []byte {
+// text is what one call differs in from others of its template: the number of the template, the token, the job.
+func (a *AcquireArgs) text(template int) []byte {
 	b := make([]byte, 0, 1+8+len(a.Job))
-	b = binary.BigEndian.AppendUint64(append(b, byte(form)), a.Token)
+	b = binary.BigEndian.AppendUint64(append(b, byte(template)), a.Token)
 	return append(b, a.Job...)
 }
 
@@ -289,30 +289,30 @@ func (c *Call) readShort(ago int64, s string) error {
 	return nil
 }
 
-// CallForms remembers by mode what the newest call has in common with others, see acquire.lua: most
+// CallTemplates remembers by mode what the newest call has in common with others, see acquire.lua: most
 // calls have it in common with the one before. The zero value is ready and safe for concurrent
 // use; nil remembers nothing.
-type CallForms struct {
-	last [BookLastRule + 1]atomic.Pointer[callForm] // by mode
+type CallTemplates struct {
+	last [BookLastRule + 1]atomic.Pointer[callTemplate] // by mode
 }
 
-// callForm is the text of what calls of one form share, and a call that has it.
-type callForm struct {
+// callTemplate is the text that alike calls share, and one of these calls.
+type callTemplate struct {
 	text string
 	call AcquireArgs
 }
 
-// of is the form of a call.
-func (f *CallForms) of(a *AcquireArgs) *callForm {
-	if f == nil || a.MaxWait > 0 || !a.Gate.isZero() { // those are seldom the same twice
-		return &callForm{text: a.form()}
+// of is the template of a call.
+func (t *CallTemplates) of(a *AcquireArgs) *callTemplate {
+	if t == nil || a.MaxWait > 0 || !a.Gate.isZero() { // those are seldom the same twice
+		return &callTemplate{text: a.template()}
 	}
-	last := &f.last[a.Mode]
+	last := &t.last[a.Mode]
 	old := last.Load()
 	if old != nil && alike(&old.call, a) {
 		return old
 	}
-	fresh := &callForm{text: a.form()}
+	fresh := &callTemplate{text: a.template()}
 	fresh.call = *a
 	fresh.call.Job, fresh.call.Token, fresh.call.Known, fresh.call.Rules = "", 0, nil, slices.Clone(a.Rules)
 	last.Store(fresh)
@@ -320,7 +320,7 @@ func (f *CallForms) of(a *AcquireArgs) *callForm {
 }
 
 // alike says that calls without a gate differ in nothing but keys, token and job:
-// they have one form.
+// they have one template.
 func alike(a, b *AcquireArgs) bool {
 	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.WantLeft != b.WantLeft || a.HoldAfterFailover != b.HoldAfterFailover ||
 		(a.Durable.Replicas > 0) != (b.Durable.Replicas > 0) || (a.Policy == "") != (b.Policy == "") {

@@ -39,7 +39,7 @@
 //	limit/ledger      what was spent on a key: read, decided on, written
 //	limit/line        who waits, in which order, and what they were promised
 //	limit/list        reads a portion of a line
-//	limit/locate      reads where one booking stands
+//	limit/lookup      reads where one booking stands
 //	limit/peek        reads how many permits are left on a key, and which jobs wait there
 //	limit/places      how a job gets its places in the lines, and comes back into them
 //	limit/refresh     new instants of up to 8 bookings, which are promised to them

@@ -83,7 +83,7 @@ func header(t *testing.T, name, text string) (h shape, body string) {
 
 // scripts are all that Go calls.
 var scripts = []*script{
-	acquireScript, refreshScript, locateScript, listScript, cancelScript, peekScript, resetScript, closeScript, releaseScript,
+	acquireScript, refreshScript, lookupScript, listScript, cancelScript, peekScript, resetScript, closeScript, releaseScript,
 	adjustScript, renewScript, setLimitScript, closeRuleScript,
 	enqueueScript, tickScript, fetchScript, requeueScript, deferScript, dueScript, wakeScript, retimeScript, forgetScript, runNowScript, getTaskScript, rulesScript, countScript,
 	scanDeferredScript, claimScript, replanDoneScript,
@@ -109,8 +109,8 @@ func calls(r *recorder) {
 	_, _ = Adjust(ctx, r, AdjustArgs{Rules: several, Policy: "p"})
 	_, _ = Release(ctx, r, several[0], 1)
 	_, _ = Peek(ctx, r, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
-	_, _ = Locate(ctx, r, RefreshArgs{Rules: one(k, n, 1), Job: "a"}, false)
-	_, _ = Locate(ctx, r, RefreshArgs{Rules: several, Policy: "p", Job: "a"}, true)
+	_, _ = Lookup(ctx, r, RefreshArgs{Rules: one(k, n, 1), Job: "a"}, false)
+	_, _ = Lookup(ctx, r, RefreshArgs{Rules: several, Policy: "p", Job: "a"}, true)
 	_, _ = List(ctx, r, k, ListArgs{Numbers: n, Most: 10})
 	_, _ = GetTask(ctx, r, q, "a")
 	_, _ = Reset(ctx, r, k, n)

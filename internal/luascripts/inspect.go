@@ -13,8 +13,8 @@ import (
 	"github.com/headwayq/headway/internal/rediserr"
 )
 
-// LocateReply is the answer of locate.lua.
-type LocateReply struct {
+// LookupReply is the answer of lookup.lua.
+type LookupReply struct {
 	Status  Status // Booked, or Refused when it is not known
 	Rule    int    // by which it waits, counted from 1
 	At      time.Time
@@ -58,10 +58,10 @@ func (h Held) read(r *reply) Held {
 	return h
 }
 
-// Locate runs locate.lua.
-func Locate(ctx context.Context, c redis.Scripter, a RefreshArgs, hold bool) (LocateReply, error) {
-	r, held := runHeld(ctx, c, locateScript, 9, hold, keysOfRules(a.Rules, a.Policy), rulesText(a.Rules), a.Job)
-	reply := LocateReply{Status: Status(r.int()), Rule: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}
+// Lookup runs lookup.lua.
+func Lookup(ctx context.Context, c redis.Scripter, a RefreshArgs, hold bool) (LookupReply, error) {
+	r, held := runHeld(ctx, c, lookupScript, 9, hold, keysOfRules(a.Rules, a.Policy), rulesText(a.Rules), a.Job)
+	reply := LookupReply{Status: Status(r.int()), Rule: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}
 	reply.Parked = r.int() == 1
 	reply.Closed = r.time()
 	reply.Held = held.read(r)

@@ -127,7 +127,7 @@ func TestPostponesLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// Of merged calls of one form, on one key or on several, none has to be asked again.
+// Of merged calls of one template, on one key or on several, none has to be asked again.
 func TestMergedCallsOnOneKeyAndOnOthers(t *testing.T) {
 	t.Parallel()
 	rdb, _ := timed(t)

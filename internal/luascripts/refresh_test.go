@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Bookings of one form are asked about in few calls, each gets the answer that it gets
+// Bookings of one template are asked about in few calls, each gets the answer that it gets
 // alone, and a key that holds something else is the trouble of nobody but its own.
 func TestRefreshOfMany(t *testing.T) {
 	t.Parallel()

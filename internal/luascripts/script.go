@@ -40,7 +40,7 @@ func (s *script) file() string { return s.name + ".lua" }
 var (
 	acquireScript = newScript("limit/acquire")
 	refreshScript = newScript("limit/refresh")
-	locateScript  = newScript("limit/locate")
+	lookupScript  = newScript("limit/lookup")
 	listScript    = newScript("limit/list")
 	cancelScript  = newScript("limit/cancel")
 	peekScript    = newScript("limit/peek")

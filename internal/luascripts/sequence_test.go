@@ -112,7 +112,7 @@ func (w *sequence) acquire() {
 	var calls []*Call
 	a := w.args()
 	for range rapid.SampledFrom([]int{1, 1, 1, 1, 1, 2, 5, 20}).Draw(w.T, "at once") {
-		if rapid.IntRange(0, 9).Draw(w.T, "another form") == 0 {
+		if rapid.IntRange(0, 9).Draw(w.T, "another template") == 0 {
 			a = w.args()
 		}
 		w.tokens++

@@ -17,7 +17,7 @@ func (w *twin) acquire() {
 	var calls []*luascripts.Call
 	var of []int // the policy of each
 	for range rapid.SampledFrom([]int{1, 1, 1, 1, 2, 5, 9}).Draw(w.T, "at once") {
-		if len(calls) > 0 && rapid.IntRange(0, 3).Draw(w.T, "another form") > 0 {
+		if len(calls) > 0 && rapid.IntRange(0, 3).Draw(w.T, "another template") > 0 {
 			a, policy := calls[len(calls)-1].AcquireArgs, of[len(of)-1]
 			w.tokens++
 			a.Token = w.tokens
@@ -53,9 +53,9 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 	policy, name := w.drawPolicy()
 	a := luascripts.AcquireArgs{
 		Rules: w.ruleCalls(policy), Policy: name, Gate: w.gate(), MaxWait: -1, WantLeft: rapid.IntRange(0, 2).Draw(w.T, "want left") == 0,
-		Forms:  &w.forms,
-		Mode:   rapid.SampledFrom([]luascripts.Mode{luascripts.Try, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.Book, luascripts.BookLastRule}).Draw(w.T, "mode"),
-		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
+		Templates: &w.templates,
+		Mode:      rapid.SampledFrom([]luascripts.Mode{luascripts.Try, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.Book, luascripts.BookLastRule}).Draw(w.T, "mode"),
+		Inline:    rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
 	}
 	if a.Mode != luascripts.Try {
 		a.Job = w.job(policy)

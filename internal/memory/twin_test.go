@@ -77,25 +77,25 @@ func TestTwinOnMiniredis(t *testing.T) {
 // twin asks both.
 type twin struct {
 	*rapid.T
-	forms    luascripts.CallForms
-	ctx      context.Context
-	rdb      redis.UniversalClient
-	raw      *redis.Client
-	store    *memory.Store
-	setTime  func(time.Time)
-	now      time.Time
-	latest   time.Time // that the clock was
-	changing bool      // limits change, the clock goes backwards, and no key expires
-	rules    []*rule
-	policies [][]*rule
-	alone    bool // policies of one rule have no turns
-	mixed    bool // several policies ask for one job
-	calm     bool // nobody waits and nothing is closed: calls of one rule go the short ways
-	held     []*held
-	lost     []*held // tokens that were withdrawn before their calls arrived
-	adjusted []adjustment
-	jobs     []string
-	tokens   uint64
+	templates luascripts.CallTemplates
+	ctx       context.Context
+	rdb       redis.UniversalClient
+	raw       *redis.Client
+	store     *memory.Store
+	setTime   func(time.Time)
+	now       time.Time
+	latest    time.Time // that the clock was
+	changing  bool      // limits change, the clock goes backwards, and no key expires
+	rules     []*rule
+	policies  [][]*rule
+	alone     bool // policies of one rule have no turns
+	mixed     bool // several policies ask for one job
+	calm      bool // nobody waits and nothing is closed: calls of one rule go the short ways
+	held      []*held
+	lost      []*held // tokens that were withdrawn before their calls arrived
+	adjusted  []adjustment
+	jobs      []string
+	tokens    uint64
 }
 
 type held struct {

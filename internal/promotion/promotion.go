@@ -38,8 +38,8 @@ func ByQueue(promoted ...throttle.Promotion) map[string]Tasks {
 	return queues
 }
 
-// locatedMax bounds how many promoted tasks of a queue are looked up, two short calls each.
-const locatedMax = 64
+// lookupsMax bounds how many promoted tasks of a queue are looked up, two short calls each.
+const lookupsMax = 64
 
 // Move moves promoted tasks of any queue forward and tells the pools, for programs that are
 // no pool. It ends with the first error: the tasks that are left come at the instants that
@@ -47,18 +47,18 @@ const locatedMax = 64
 func Move(ctx context.Context, rdb redis.UniversalClient, prefix string, set *policyset.Set, promoted ...throttle.Promotion) {
 	for queue, tasks := range ByQueue(promoted...) {
 		keys := luascripts.NewQueueKeys(prefix, queue)
-		tasks.locate(ctx, rdb, keys, queue, set)
+		tasks.lookup(ctx, rdb, keys, queue, set)
 		if _, err := tasks.Retime(ctx, rdb, keys, func(throttle.Promotion, int64) {}); err != nil || luascripts.Notify(ctx, rdb, keys, tasks.First()) != nil {
 			return
 		}
 	}
 }
 
-// locate corrects the instants of tasks under several rules. A promotion is about one rule:
+// lookup corrects the instants of tasks under several rules. A promotion is about one rule:
 // another may hold the task up for longer. A pool would find that out when it wakes the
 // task. Until then, and where no pool runs, the task would stand as due now.
-func (t Tasks) locate(ctx context.Context, rdb redis.UniversalClient, keys luascripts.QueueKeys, queue string, set *policyset.Set) {
-	left := locatedMax
+func (t Tasks) lookup(ctx context.Context, rdb redis.UniversalClient, keys luascripts.QueueKeys, queue string, set *policyset.Set) {
+	left := lookupsMax
 	for id, p := range t {
 		if left--; left < 0 {
 			return
@@ -84,7 +84,7 @@ func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.Q
 	if !ok || len(booking.Policy.Rules()) == 1 {
 		return time.Time{}, 0, false
 	}
-	s, err := throttle.ForWorkers.Locate(ctx, booking, false)
+	s, err := throttle.ForWorkers.Lookup(ctx, booking, false)
 	return s.At, s.At.Sub(s.Now), err == nil && s.Known
 }
 

@@ -8,8 +8,8 @@
 --                     a gate, its opening, see gate.lua. A call that comes alone may have two more keys a rule: the stored limit, see
 --                     setlimit.lua, and the closing, see closerule.lua
 -- ARGV[1]  calls      how many, 1 to 64
--- ARGV[2+] call       a byte: its form, from 1; 8 bytes: the token of the ask, and the same token gets the same grant; then the
---                     job: who waits, or nothing for one who never does. Behind all calls come the forms: what calls have in
+-- ARGV[2+] call       a byte: its template, from 1; 8 bytes: the token of the ask, and the same token gets the same grant; then the
+--                     job: who waits, or nothing for one who never does. Behind all calls come the templates: what calls have in
 --                     common, each field with "|" after it:
 --                     mode       0 TRY: now or not at all; 1 GRANT_OR_BOOK; 2 BOOK: never grant; 3 BOOK_LAST_RULE: book in the line of
 --                                the widest rates or not at all, and not before the other rules admit it
@@ -20,7 +20,7 @@
 --                     turns      1: the policy has several rules
 --                     safe       1: not while permits may count that this server has not heard of, see server.lua; 2: a WAIT comes after it; 3: both
 --                     rules      9 of each, see rulecall.lua
---                     Behind the form of a call with stored limits come for each rule the versions of the limit and of the closing, as
+--                     Behind the template of a call with stored limits come for each rule the versions of the limit and of the closing, as
 --                     the caller knows them, 0 for none. Where another is stored the answer is 7, without a version
 -- returns  {now_us, then the answer to each call}, integers, but for a member, "cost:job", which is text. An answer is one of
 --            n from 0 on    granted at now; the ledger would have admitted it n microseconds ago
@@ -44,27 +44,27 @@ local counts_until = rulecall.counts_until
 local BOOK, decide, put_all = decisions.BOOK, decisions.decide, decisions.put_all
 
 local call, byte, sub, match, ceil, max = redis.call, string.byte, string.sub, string.match, math.ceil, math.max
-local FORM = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
+local TEMPLATE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
 
--- close_after_failover closes the rules of a form until what this server may have forgotten has stopped to count.
--- Where nobody can say how long that is, the form has a text in `failover_fault`, and its calls fail
-local function close_after_failover(form, now)
+-- close_after_failover closes the rules of a template until what this server may have forgotten has stopped to count.
+-- Where nobody can say how long that is, the template has a text in `failover_fault`, and its calls fail
+local function close_after_failover(template, now)
   local since, fault = complete_since(now)
-  form.failover_fault = fault
+  template.failover_fault = fault
   if fault then
-    form.short = false
+    template.short = false
     return
   end
   local any_closed = false
-  for i, rule in ipairs(form.rules) do
+  for i, rule in ipairs(template.rules) do
     local opens = counts_until(rule, since)
     any_closed = any_closed or opens > now
-    rule.rule_closed = max(form.closings[i], opens)
+    rule.rule_closed = max(template.closings[i], opens)
   end
-  form.short = form.may_be_short and not any_closed
+  template.short = template.may_be_short and not any_closed
 end
 
--- A form is what calls share. Beside what the text says it has:
+-- A template is what calls share. Beside what the text says it has:
 --   keys                 how many keys a call has
 --   worthy               true when an answer says what a permit is worth
 --   first_grants         true when a key without a ledger is granted by one write of its kind
@@ -74,69 +74,70 @@ end
 --   confirmed            true when a WAIT comes after the call
 --   failover_fault       why nobody can tell until when the rules are to be closed
 --   once                 true when a text like this hardly comes again, see memo.lua
-local read_form = memo(function(text)
-  local mode, inline, longest, open, want_left, turns, safe, rules_start = match(text, FORM)
-  local form = {
+local read_template = memo(function(text)
+  local mode, inline, longest, open, want_left, turns, safe, rules_start = match(text, TEMPLATE)
+  local template = {
     mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), want_left = want_left == "1",
     turns = turns == "1", hold_after_failover = safe == "1" or safe == "3", confirmed = safe > "1",
     rules = rulecall.read_rules(text, rules_start), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, failover_fault = nil,
     first_grants = false, once = tonumber(longest) > 0,
   }
-  form.keys = (form.turns and 4 or 3) * #form.rules + (form.gate and 1 or 0)
-  for _, rule in ipairs(form.rules) do form.worthy = form.worthy or rule.kind.worth ~= nil or rule.kind.lease ~= nil end
-  local first = form.rules[1]
-  form.first_grants = first.kind.first_grant and first.want == 1 and first.W >= RESENT_WITHIN -- its first token is in the ledger alone
-  form.may_be_short = #form.rules == 1 and form.mode < BOOK and not (form.gate or form.want_left or first.kind.lease) and first.rule_closed == 0
-  form.short = form.may_be_short
-  for i, rule in ipairs(form.rules) do form.closings[i] = rule.rule_closed end
-  return form
+  template.keys = (template.turns and 4 or 3) * #template.rules + (template.gate and 1 or 0)
+  for _, rule in ipairs(template.rules) do template.worthy = template.worthy or rule.kind.worth ~= nil or rule.kind.lease ~= nil end
+  local first = template.rules[1]
+  template.first_grants = first.kind.first_grant and first.want == 1 and first.W >= RESENT_WITHIN -- its first token is in the ledger alone
+  template.may_be_short = #template.rules == 1 and template.mode < BOOK and first.rule_closed == 0
+    and not (template.gate or template.want_left or first.kind.lease)
+  template.short = template.may_be_short
+  for i, rule in ipairs(template.rules) do template.closings[i] = rule.rule_closed end
+  return template
 end)
 
-local function form_of(text, now)
-  local form = read_form(text)
-  if form.hold_after_failover then close_after_failover(form, now) end
-  return form
+local function template_of(text, now)
+  local template = read_template(text)
+  if template.hold_after_failover then close_after_failover(template, now) end
+  return template
 end
 
 -- check_keys_of_all finds for several calls whether anybody waits in any of their lines, whether
 -- any of their first rules remembers a token, and whether any of these has a ledger
-local function check_keys_of_all(script, forms, keys)
+local function check_keys_of_all(script, templates, keys)
   local lines, tokens, ledgers, k, n, before = {}, {}, {}, 0, 0, nil
-  for _, form in ipairs(forms) do
+  for _, template in ipairs(templates) do
     local key = keys[k + 1]
     if key ~= before then
       n = n + 1
       ledgers[n], tokens[n] = key, keys[k + 2]
     end
-    if key ~= before or #form.rules > 1 then
-      for j = 1, #form.rules do lines[#lines + 1] = keys[k + 3 * j] end
+    if key ~= before or #template.rules > 1 then
+      for j = 1, #template.rules do lines[#lines + 1] = keys[k + 3 * j] end
     end
-    k, before = k + form.keys, key
+    k, before = k + template.keys, key
   end
   script.lines = { some = call("EXISTS", unpack(lines)) > 0 }
   script.no_tokens = call("EXISTS", unpack(tokens)) == 0
-  script.fresh = script.no_tokens and forms[1].short and call("EXISTS", unpack(ledgers)) == 0
+  script.fresh = script.no_tokens and templates[1].short and call("EXISTS", unpack(ledgers)) == 0
 end
 
 -- ask_tokens finds which tokens of several calls may be remembered in which set
-local function ask_tokens(forms, keys, args)
+local function ask_tokens(templates, keys, args)
   local askers, k = {}, 0
-  for i, form in ipairs(forms) do
+  for i, template in ipairs(templates) do
     local list = askers[keys[k + 2]]
     if not list then
       list = {}
       askers[keys[k + 2]] = list
     end
     list[#list + 1] = sub(args[1 + i], 2, 9)
-    k = k + form.keys
+    k = k + template.keys
   end
   return askers
 end
 
--- last_alike is the last of the calls from i on that are of its form and on its key
-local function last_alike(forms, keys, k, i)
-  local last, form = i, forms[i]
-  while forms[last + 1] == form and keys[k + form.keys * (last + 1 - i) + 1] == keys[k + 1] do last = last + 1 end
+-- last_alike is the last of the calls from i on that are of its template and on its key
+local function last_alike(templates, keys, k, i)
+  local last, template = i, templates[i]
+  while templates[last + 1] == template and keys[k + template.keys * (last + 1 - i) + 1] == keys[k + 1] do last = last + 1 end
   return last
 end
 
@@ -151,9 +152,9 @@ local function new_script(now)
 end
 
 -- changed is the first rule whose stored limit or closing is not the one that the caller knows; nil for none
-local function changed(keys, args, form)
-  for i = 1, #keys - form.keys do
-    local stored = call("GET", keys[form.keys + i])
+local function changed(keys, args, template)
+  for i = 1, #keys - template.keys do
+    local stored = call("GET", keys[template.keys + i])
     local version = stored and (match(stored, "^[1-9]%d*") or "unreadable") or "0"
     if version ~= args[3 + i] then return ceil(i / 2) end
   end
@@ -172,50 +173,50 @@ local alone = { now = 0, no_tokens = false, fresh = false, granted = {}, replies
 
 -- answer_one answers a call that comes alone
 local function answer_one(now, keys, args)
-  local form = form_of(args[2 + byte(args[2])], now)
-  if #keys > form.keys then
-    local index = changed(keys, args, form)
+  local template = template_of(args[2 + byte(args[2])], now)
+  if #keys > template.keys then
+    local index = changed(keys, args, template)
     if index then return { now, { 7, index } } end
-    keys = { unpack(keys, 1, form.keys) }
+    keys = { unpack(keys, 1, template.keys) }
   end
-  if form.short then
+  if template.short then
     local script, replies = alone, alone.replies
-    local existing = form.rules[1].n == 1 and call("EXISTS", unpack(keys)) or #keys -- most keys of one permit are fresh
+    local existing = template.rules[1].n == 1 and call("EXISTS", unpack(keys)) or #keys -- most keys of one permit are fresh
     script.now, script.fresh, script.no_tokens = now, existing == 0, existing == 0
-    if shortcut(script, form, keys, 0, args, 1, 1, replies, existing) > 1 then return { now, replies[1] } end
+    if shortcut(script, template, keys, 0, args, 1, 1, replies, existing) > 1 then return { now, replies[1] } end
   end
   local script = new_script(now)
-  local answer = decide(script, form, keys, 0, args[2])
+  local answer = decide(script, template, keys, 0, args[2])
   put_all(script)
   touch(script)
   return { now, answer }
 end
 
 -- answer_all answers several calls, in their order
-local function answer_all(script, forms, keys, args)
-  local answers, i, k, count = {}, 1, 0, #forms
+local function answer_all(script, templates, keys, args)
+  local answers, i, k, count = {}, 1, 0, #templates
   while i <= count do
-    local form, last, next = forms[i], i, i
-    if form.short then
-      last = last_alike(forms, keys, k, i)
+    local template, last, next = templates[i], i, i
+    if template.short then
+      last = last_alike(templates, keys, k, i)
       if not script.lines.some and not script.opened[keys[k + 1]] then
-        local ok, from = pcall(shortcut, script, form, keys, k, args, i, last, answers)
+        local ok, from = pcall(shortcut, script, template, keys, k, args, i, last, answers)
         next = ok and from or last + 1
         if not ok then
           for n = i, last do answers[n] = -2 end
         end
       end
-      k = k + form.keys * (next - i)
+      k = k + template.keys * (next - i)
     end
     if next > i then
       i = next
     else
       script.fresh = false
-      if not script.no_tokens and not script.askers then script.askers = ask_tokens(forms, keys, args) end
+      if not script.no_tokens and not script.askers then script.askers = ask_tokens(templates, keys, args) end
       while i <= last do
-        local ok, answer = pcall(decide, script, form, keys, k, args[1 + i])
+        local ok, answer = pcall(decide, script, template, keys, k, args[1 + i])
         answers[i] = ok and answer or -2
-        i, k = i + 1, k + form.keys
+        i, k = i + 1, k + template.keys
       end
     end
   end
@@ -226,11 +227,11 @@ return function(keys, args)
   local now, count = clock(), tonumber(args[1])
   if count == 1 then return answer_one(now, keys, args) end
 
-  local script, forms = new_script(now), {}
-  for i = 1, count do forms[i] = form_of(args[1 + count + byte(args[1 + i])], now) end
+  local script, templates = new_script(now), {}
+  for i = 1, count do templates[i] = template_of(args[1 + count + byte(args[1 + i])], now) end
   script.opened = {}
-  check_keys_of_all(script, forms, keys)
-  local answers = answer_all(script, forms, keys, args)
+  check_keys_of_all(script, templates, keys)
+  local answers = answer_all(script, templates, keys, args)
   if not pcall(put_all, script) then -- a full Redis: each may be refused by itself, or need no memory
     for i = 1, count do answers[i] = -2 end
   end

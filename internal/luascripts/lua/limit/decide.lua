@@ -68,9 +68,9 @@ local function opened(gate, at) return gate and gate.opened(at) or at end
 -- which the job is told, may lie in an hour when the gate is closed. Who asks shortly before the opening, within reach, is like one
 -- who asks then. Who tries does not wait.
 local function free_before_closing(call, rule)
-  if not (rule and rule.kind.lease) or call.form.mode == TRY then return false end
+  if not (rule and rule.kind.lease) or call.template.mode == TRY then return false end
   local soonest = max(call.now, rule.closed)
-  local opens = opened(call.form.gate, soonest)
+  local opens = opened(call.template.gate, soonest)
   return opens == soonest or opens <= call.reach
 end
 
@@ -165,12 +165,12 @@ end
 --   failed  the status of a ledger that can't be used; nil when all can
 --   which   the index of its rule
 --   newer   what that status tells, as the version of a newer limit
-local function read(script, form, keys, k)
-  local now, rules, count = script.now, form.rules, #form.rules
+local function read(script, template, keys, k)
+  local now, rules, count = script.now, template.rules, #template.rules
   local failed, which, newer
   for i = 1, count do
     local rule = rules[i]
-    set_keys(rule, keys, k + 3 * (i - 1), form.turns and keys[k + 3 * count + i] or nil, now)
+    set_keys(rule, keys, k + 3 * (i - 1), template.turns and keys[k + 3 * count + i] or nil, now)
     if not failed then
       failed, newer = open_rule(rule, now, script.opened)
       which = i
@@ -191,22 +191,22 @@ end
 
 -- grant_at_once answers a call before which nobody waits, when all ledgers admit it; nil when
 -- they do not
-local function grant_at_once(script, form, token, reach)
-  local now, rules, gate, count = script.now, form.rules, form.gate, #form.rules
+local function grant_at_once(script, template, token, reach)
+  local now, rules, gate, count = script.now, template.rules, template.gate, #template.rules
   local at, admits_since = now, 0
   for i = 1, count do
     local rule = rules[i]
     at = max(at, earliest(rule, max(now, rule.closed), 0, rule.want))
     if rule.ledger.newest > 0 or rule.closed > 0 then admits_since = max(admits_since, earliest(rule, rule.closed, 0, rule.want)) end
   end
-  if at > reach or form.longest >= 0 and at > now + form.longest then return nil end
+  if at > reach or template.longest >= 0 and at > now + template.longest then return nil end
   if gate and not (gate.covers(now) and gate.opened(at) == at) then return nil end
 
   charge(script, rules, at, token, false)
-  if at == now and not form.want_left and not form.worthy then return admits_since == 0 and -1 or now - admits_since end
+  if at == now and not template.want_left and not template.worthy then return admits_since == 0 and -1 or now - admits_since end
   for i = 1, count do rules[i].missed, rules[i].to_park = nil, NONE end
   local fence = rules[count].kind.lease and rules[count].ledger.fence or 0
-  local call = { rules = rules, now = now, token = token, want_left = form.want_left, admits_since = admits_since, promised = 0, fence = fence }
+  local call = { rules = rules, now = now, token = token, want_left = template.want_left, admits_since = admits_since, promised = 0, fence = fence }
   return answer(call, GRANTED, 0, at)
 end
 
@@ -234,7 +234,7 @@ end
 --   delayed_by  only without a binding: the index of the rule that makes the instant so late, or GATE; nil when the instant is now
 --   no_place    true when BOOK_LAST_RULE gives the job no place
 local function instant(call)
-  local rules, gate, mode, now, reach = call.rules, call.form.gate, call.form.mode, call.now, call.reach
+  local rules, gate, mode, now, reach = call.rules, call.template.gate, call.template.mode, call.now, call.reach
   local at, delayed_by, binding = now, nil, nil
   local widest = widest_of(rules)
   if opened(gate, now) > reach then return opened(gate, now), GATE, nil, mode == BOOK_LAST_RULE end
@@ -314,7 +314,7 @@ end
 local function book(call, binding, at)
   local rules, binding_rule, now = call.rules, call.rules[binding], call.now
   -- a job keeps no turn until an hour when the gate is closed: the jobs behind it would have to wait for the next opening
-  local turns = opened(call.form.gate, at) > at and places.NO_TURNS or places.ALL_TURNS
+  local turns = opened(call.template.gate, at) > at and places.NO_TURNS or places.ALL_TURNS
   local waits_at = places.take_places(rules, binding, at, now, turns)
   end_without_grant(rules, now)
   local promoted = offer_unheard(binding_rule, now, promote_in_lines_left(rules, waits_at, now))
@@ -323,28 +323,30 @@ local function book(call, binding, at)
   return answer(call, BOOKED, binding, at, promoted)
 end
 
--- decide answers a call of a form whose keys stand after keys[k]
-local function decide(script, form, keys, k, text)
-  if form.failover_fault then error(form.failover_fault) end
-  local now, rules, gate, mode, longest = script.now, form.rules, form.gate, form.mode, form.longest
+-- decide answers a call of a template whose keys stand after keys[k]
+local function decide(script, template, keys, k, text)
+  if template.failover_fault then error(template.failover_fault) end
+  local now, rules, gate, mode, longest = script.now, template.rules, template.gate, template.mode, template.longest
   local token = string.sub(text, 2, 9)
 
   -- read
-  local nobody, failed, which, newer = read(script, form, keys, k)
+  local nobody, failed, which, newer = read(script, template, keys, k)
   local held = not failed and held_at(rules[1], token)
-  local reach = now + (mode == TRY and 0 or form.inline)
+  local reach = now + (mode == TRY and 0 or template.inline)
   if nobody and not held and mode < BOOK then
-    local reply = grant_at_once(script, form, token, reach)
+    local reply = grant_at_once(script, template, token, reach)
     if reply then return reply end
   end
   local job = string.sub(text, 10)
   for _, rule in ipairs(rules) do set_job(rule, job) end
-  local call = { form = form, rules = rules, now = now, reach = reach, token = token, want_left = form.want_left, admits_since = 0, promised = 0, fence = 0 }
+  local call = {
+    template = template, rules = rules, now = now, reach = reach, token = token, want_left = template.want_left, admits_since = 0, promised = 0, fence = 0,
+  }
   if failed then return answer(call, failed, which, newer) end
   if gate and not gate.covers(now) then return answer(call, ledger.NOT_COVERED, 0, 0) end
   if held and held < 0 then return answer(call, WITHDRAWN, 0, 0) end
   if held then
-    if form.confirmed then
+    if template.confirmed then
       script.repeats = script.repeats or {}
       for _, rule in ipairs(rules) do table.insert(script.repeats, rule.key) end
     end
@@ -368,7 +370,7 @@ local function decide(script, form, keys, k, text)
   if binding == GATE then
     -- when no opening is known nobody waits for one yet: they are told to ask again
     local widest = rules[widest_of(rules)]
-    if not widest.kind.lease and at < gate.covered_until then at = gate.spread(keys[k + form.keys], widest, at, now, latest) end
+    if not widest.kind.lease and at < gate.covered_until then at = gate.spread(keys[k + template.keys], widest, at, now, latest) end
     if at > latest then return give_up(call, at, GATE) end
     return keep_no_place(call, BOOKED, GATE, at)
   end

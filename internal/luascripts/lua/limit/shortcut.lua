@@ -1,4 +1,4 @@
--- shortcut.lua: calls of one form, by one rule, on one key on which nobody waits, are granted now or, when they try,
+-- shortcut.lua: calls of one template, by one rule, on one key on which nobody waits, are granted now or, when they try,
 -- refused: the key is read once and written once. decide.lua would answer the same; without a line it reads no turns either.
 -- It is here for the rows "1 goroutine" and "128 goroutines" of the benchmark `acquire`, and for those of `cluster`.
 
@@ -11,11 +11,11 @@ local set_keys, call, sub, NONE, TRY = rulecall.set_keys, redis.call, string.sub
 
 -- The function answers calls from i to last, whose keys stand after keys[k], into replies, and returns the index of the first that it
 -- left unanswered. `existing` is of a call that comes alone: how many of its three keys exist, at most. Of several calls it is nil.
-return function(script, form, keys, k, args, i, last, replies, existing)
-  local rule, now, want = form.rules[1], script.now, form.rules[1].want
+return function(script, template, keys, k, args, i, last, replies, existing)
+  local rule, now, want = template.rules[1], script.now, template.rules[1].want
   local kind, limit, key, token, of, list = rule.kind, rule.limit, keys[k + 1], sub(args[1 + i], 2, 9), nil, nil
   local fresh = script.fresh and not script.granted[key]
-  if fresh and i == last and form.first_grants then -- as of most phones
+  if fresh and i == last and template.first_grants then -- as of most phones
     kind.first_grant(limit, key, token, now)
     if not existing then script.wrote, script.granted[key] = true, true end
     replies[i] = -1
@@ -52,7 +52,7 @@ return function(script, form, keys, k, args, i, last, replies, existing)
     i = i + many
     if not existing then script.wrote, script.no_tokens, script.granted[key] = true, false, true end
   end
-  if i > last or form.mode ~= TRY then return i end
+  if i > last or template.mode ~= TRY then return i end
   local refused = { 0, 1, earliest(rule, now, 0, want), of.newest > 0 and earliest(rule, 0, 0, want) or 0 }
   if refused[3] <= now then return i end
   for m = i, last do replies[m] = refused end

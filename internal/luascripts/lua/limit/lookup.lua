@@ -1,4 +1,4 @@
--- locate.lua: where a booking stands, without changing it: refresh.lua makes what it answers the last promise, by which who
+-- lookup.lua: where a booking stands, without changing it: refresh.lua makes what it answers the last promise, by which who
 -- does not come is late.
 --
 -- KEYS[1+] rules      3 of each, then the turns of each when the policy has several rules, see rulecall.lua

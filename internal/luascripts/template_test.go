@@ -16,14 +16,14 @@ func sample() AcquireArgs {
 }
 
 // others are calls that differ from a sample in one field each, whatever fields there
-// are, but for what is not in a form.
+// are, but for what is not in a template.
 func others(t *testing.T) map[string]AcquireArgs {
 	t.Helper()
 	out := make(map[string]AcquireArgs)
 	each := func(of string, typ reflect.Type, at func(*AcquireArgs) reflect.Value) {
 		for i := range typ.NumField() {
 			switch name := typ.Field(i).Name; name {
-			case "Rules", "Token", "Job", "Known", "Forms", "LimitKeys", "Numbers":
+			case "Rules", "Token", "Job", "Known", "Templates", "LimitKeys", "Numbers":
 			default:
 				a := sample()
 				change(t, at(&a).Field(i))
@@ -65,40 +65,40 @@ func change(t *testing.T, v reflect.Value) {
 	}
 }
 
-// What is remembered of a call is the form of no other.
-func TestFormsTellCallsApart(t *testing.T) {
+// What is remembered of a call is the template of no other.
+func TestTemplatesTellCallsApart(t *testing.T) {
 	t.Parallel()
 	for field, other := range others(t) {
 		first := sample()
-		var f CallForms
+		var f CallTemplates
 		for _, a := range []*AcquireArgs{&first, &other, &first, &other} {
-			if got, want := f.of(a).text, a.form(); got != want {
-				t.Errorf("%s: the form is %q, want %q", field, got, want)
+			if got, want := f.of(a).text, a.template(); got != want {
+				t.Errorf("%s: the template is %q, want %q", field, got, want)
 			}
 		}
 	}
 }
 
-// Calls that differ in keys, token and job have one form, which is made once, also
+// Calls that differ in keys, token and job have one template, which is made once, also
 // when the rules of the call before are used for another.
-func TestFormsAreMadeOnce(t *testing.T) {
+func TestTemplatesAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	a, b := sample(), sample()
 	b.Token, b.Job = 2, "b"
 	for i := range b.Rules {
 		b.Rules[i].LimitKeys = NewLimitKeys("hw", "c", "another id")
 	}
-	var f CallForms
+	var f CallTemplates
 	first := f.of(&a)
 	clear(a.Rules)
 	if f.of(&b) != first {
-		t.Error("a call of the same form has another")
+		t.Error("a call of the same template has another")
 	}
-	if f.of(&b).text != b.form() {
-		t.Errorf("the form is %q, want %q", f.of(&b).text, b.form())
+	if f.of(&b).text != b.template() {
+		t.Errorf("the template is %q, want %q", f.of(&b).text, b.template())
 	}
 	b.Rules[0].Cost++
 	if newest := f.of(&b); newest == first || f.of(&b) != newest {
-		t.Error("the form of the newest call is not kept")
+		t.Error("the template of the newest call is not kept")
 	}
 }
