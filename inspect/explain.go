@@ -350,7 +350,7 @@ func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanati
 	}
 	e = Explanation{State: state, At: f.At, Now: f.Now, RunNow: f.RunNow, Woken: f.Woken}
 	if state != StateActive && state != StateEnded {
-		e.Since, e.Moved, e.Cause = f.Wait.Since, f.Wait.Moved, causes[f.Wait.Why.Cause]
+		e.Since, e.Moved, e.Cause = f.Wait.Since, f.Wait.Moved, causes[f.Wait.Reason.Cause]
 	}
 	if !f.Ours {
 		return e, "", nil

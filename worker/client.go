@@ -310,8 +310,8 @@ func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
 	left := time.Until(d.made.Add(d.wait))
 	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(d.task.Queue), luascripts.DeferArgs{
 		ID: d.task.ID, Token: uint64(d.token), At: d.at, Record: d.record.Text(), Wait: left, Unique: d.unique, Postponed: d.postponed,
-		Pool: c.a.firstPool(d.rule, d.wait),
-		Why:  luascripts.WhyOf(causes[d.reason], d.record.Booking, d.rule),
+		Pool:   c.a.firstPool(d.rule, d.wait),
+		Reason: luascripts.WaitReasonOf(causes[d.reason], d.record.Booking, d.rule),
 	})
 	if isNotFound(cmd.Err()) { // as in runFinish: its lease was lost
 		c.a.deferrals.remove(d)

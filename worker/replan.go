@@ -259,7 +259,7 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 		}
 		if at.Sub(t.At).Abs() > moveLeast {
 			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, In: in, Any: w.forLease(now.Rule, in), Record: t.Record,
-				Why: luascripts.WhyOf(luascripts.CauseChange, t.record.Booking, now.Rule)})
+				Reason: luascripts.WaitReasonOf(luascripts.CauseChange, t.record.Booking, now.Rule)})
 			rule, was = append(rule, now.Rule), append(was, t.At)
 		}
 	}

@@ -228,7 +228,7 @@ func (w *waits) arrived(task string, as luascripts.Wait, names []string, now tim
 	rule := as.RuleAmong(names)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if as.Why.Cause == luascripts.CauseReturned {
+	if as.Reason.Cause == luascripts.CauseReturned {
 		delete(w.byTask, task)
 		return
 	}

@@ -400,7 +400,7 @@ func (w *waker) refreshDue(ctx context.Context, ready []dueTask, lead time.Durat
 		w.refreshes.invalidate(bookings[n].Policy, bookings[n].IDs, status.Rule)
 		anys := t.Pool == luascripts.PoolMark{} // it belonged to every pool before this look
 		moved = append(moved, move{index[n], status.Rule, luascripts.Retiming{ID: t.ID, At: status.At, In: wait,
-			Any: anys || w.forLease(status.Rule, wait), Record: t.Record, Why: luascripts.WhyOf(luascripts.CauseLine, t.record.Booking, status.Rule)}})
+			Any: anys || w.forLease(status.Rule, wait), Record: t.Record, Reason: luascripts.WaitReasonOf(luascripts.CauseLine, t.record.Booking, status.Rule)}})
 	}
 	stay := w.retime(ctx, ready, moved)
 	w.checkMoved(ctx, ready, moved)

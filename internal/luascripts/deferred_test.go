@@ -48,11 +48,11 @@ func TestHowATaskWaits(t *testing.T) {
 	want := func(since time.Duration, moved int, cause Cause, rule int) {
 		t.Helper()
 		f, err := GetTask(t.Context(), a.rdb, a.q, "a")
-		w := Wait{Since: start.Add(since), Moved: moved, Why: Why{cause, rule}}
+		w := Wait{Since: start.Add(since), Moved: moved, Reason: WaitReason{cause, rule}}
 		if since < 0 {
 			w = Wait{}
 		}
-		if err != nil || !f.Wait.Since.Equal(w.Since) || f.Wait.Moved != w.Moved || f.Wait.Why != w.Why {
+		if err != nil || !f.Wait.Since.Equal(w.Since) || f.Wait.Moved != w.Moved || f.Wait.Reason != w.Reason {
 			t.Fatalf("it waits as %+v, %v, want %+v", f.Wait, err, w)
 		}
 		if r, err := ScanDeferredWithStates(t.Context(), a.rdb, a.q, time.Time{}, 0, 10); err != nil || len(r.Tasks) == 1 && r.Tasks[0].Wait != f.Wait {
@@ -61,7 +61,7 @@ func TestHowATaskWaits(t *testing.T) {
 	}
 	deferAs := func(token uint64, cause Cause, rule int) {
 		t.Helper()
-		d := DeferArgs{ID: "a", Token: token, At: start.Add(2 * minute), Record: "sms+day 1 key", Wait: minute, Why: Why{cause, rule}}
+		d := DeferArgs{ID: "a", Token: token, At: start.Add(2 * minute), Record: "sms+day 1 key", Wait: minute, Reason: WaitReason{cause, rule}}
 		if err := Defer(t.Context(), a.rdb, a.q, d).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -73,10 +73,10 @@ func TestHowATaskWaits(t *testing.T) {
 	if err := a.rdb.(*redistest.Timed).SetTime(t.Context(), start.Add(10*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(minute), Why: Why{CauseChange, 2}}})
+	got, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(minute), Reason: WaitReason{CauseChange, 2}}})
 	wantCodes(t, "Retime", got, err, Retimed)
 	want(0, 1, CauseChange, 2)
-	got, err = RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(30 * time.Second), Why: Why{CausePromotion, SameRule}}})
+	got, err = RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(30 * time.Second), Reason: WaitReason{CausePromotion, SameRule}}})
 	wantCodes(t, "Retime", got, err, Retimed)
 	want(0, 2, CausePromotion, 2)
 	got, err = Wake(t.Context(), a.rdb, a.q, []DueTask{{ID: "a", Record: "sms+day 1 key"}}, start, false)

@@ -28,7 +28,7 @@ type EnqueueTask struct {
 	At     time.Time // when a booked task is woken
 	Start  time.Time // At by our clock, which counts where the clock of At is another server's
 	Record string    // what a booked task waits for
-	Why    Why
+	Reason WaitReason
 
 	Unique string        // asynq's lock of a unique task, or ""
 	Lock   time.Duration // its life, whole seconds; of a booked task from its instant on
@@ -63,7 +63,7 @@ func (t *EnqueueTask) append(c redis.Scripter, k QueueKeys, keys []string, args 
 	task := k.Task(t.ID)
 	state, when := t.put(c)
 	keys = append(keys, task, cmp.Or(t.Unique, task))
-	return keys, append(args, shortID(t.ID), tokenText(t.Token), t.Message, state, when, t.Record, int64(t.Lock/time.Second), t.Why.text())
+	return keys, append(args, shortID(t.ID), tokenText(t.Token), t.Message, state, when, t.Record, int64(t.Lock/time.Second), t.Reason.text())
 }
 
 // put is how insert_task.lua puts the task, and when.

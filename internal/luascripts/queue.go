@@ -78,18 +78,18 @@ type DeferArgs struct {
 	Pool      PoolMark      // comes first to wake it; zero for all at once
 	Unique    string        // asynq's lock of a unique task, or ""
 	Postponed bool          // counted, see Postpones
-	Why       Why
+	Reason    WaitReason
 }
 
-// Why says why a task that waits has its instant.
-type Why struct {
+// WaitReason says why a task that waits has its instant.
+type WaitReason struct {
 	Cause Cause
 	// Rule is which of the rules that it waits for holds it, counted from 1; 0 when it is
 	// none of them, and [SameRule] for the one that it waits for already.
 	Rule int
 }
 
-// SameRule is the rule that a task waits for already, in a [Why].
+// SameRule is the rule that a task waits for already, in a [WaitReason].
 const SameRule = 255
 
 // Cause is what set the instant of a task that waits.
@@ -109,9 +109,9 @@ const (
 	CauseBatch      Cause = 't' // its batch goes on, or was booked anew
 )
 
-// WhyOf says that a cause made a task wait for one of the rules that it booked by.
-func WhyOf(cause Cause, booked StoredBooking, rule string) Why {
-	return Why{cause, slices.Index(strings.Split(booked.Policy(), "+"), rule) + 1}
+// WaitReasonOf says that a cause made a task wait for one of the rules that it booked by.
+func WaitReasonOf(cause Cause, booked StoredBooking, rule string) WaitReason {
+	return WaitReason{cause, slices.Index(strings.Split(booked.Policy(), "+"), rule) + 1}
 }
 
 // RuleOf is the rule that holds a task, of those that it booked by; "" when it is none.
@@ -121,19 +121,19 @@ func (w Wait) RuleOf(booked StoredBooking) string {
 
 // RuleAmong is the rule that held a task, of the names of its policy's limits; "" when it was none.
 func (w Wait) RuleAmong(names []string) string {
-	if w.Why.Rule > 0 && w.Why.Rule <= len(names) {
-		return names[w.Why.Rule-1]
+	if w.Reason.Rule > 0 && w.Reason.Rule <= len(names) {
+		return names[w.Reason.Rule-1]
 	}
 	return ""
 }
 
-func (w Why) text() string { return string([]byte{byte(w.Cause), byte(w.Rule)}) } //nolint:gosec // a policy has at most RulesMax rules
+func (w WaitReason) text() string { return string([]byte{byte(w.Cause), byte(w.Rule)}) } //nolint:gosec // a policy has at most RulesMax rules
 
 // Wait is how a task waits.
 type Wait struct {
-	Since time.Time // in whole seconds; zero when it does not wait
-	Moved int       // how often its instant was changed since
-	Why   Why
+	Since  time.Time // in whole seconds; zero when it does not wait
+	Moved  int       // how often its instant was changed since
+	Reason WaitReason
 }
 
 // waitOf reads what deferred.lua writes about it.
@@ -144,7 +144,7 @@ func waitOf(text string) Wait {
 	b := []byte(text)
 	return Wait{
 		Since: time.Unix(int64(binary.BigEndian.Uint32(b)), 0), Moved: int(binary.BigEndian.Uint16(b[4:])),
-		Why: Why{Cause(b[6]), int(b[7])},
+		Reason: WaitReason{Cause(b[6]), int(b[7])},
 	}
 }
 
@@ -159,7 +159,7 @@ func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *red
 		unique = task
 	}
 	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
-		shortID(a.ID), tokenText(a.Token), dueAt(c, a.At, time.Now().Add(a.Wait)), micros(max(0, a.Wait)), a.Record, flag(a.Postponed), a.Pool[:], a.Why.text())
+		shortID(a.ID), tokenText(a.Token), dueAt(c, a.At, time.Now().Add(a.Wait)), micros(max(0, a.Wait)), a.Record, flag(a.Postponed), a.Pool[:], a.Reason.text())
 }
 
 // dueAt is an instant as the scripts of queues take it: microseconds since 1970, or the time
@@ -267,11 +267,11 @@ const RetimeMax = 1000
 
 // Retiming is a task and its new instant.
 type Retiming struct {
-	ID  string
-	At  time.Time
-	In  time.Duration // from now to At, as Wait of [DeferArgs]
-	Any bool          // every pool wakes it from now on; else who came first still does
-	Why Why
+	ID     string
+	At     time.Time
+	In     time.Duration // from now to At, as Wait of [DeferArgs]
+	Any    bool          // every pool wakes it from now on; else who came first still does
+	Reason WaitReason
 
 	// Record is what the task waits for where At is of that: an entry that is left of
 	// another task of this id is not moved.
@@ -297,7 +297,7 @@ func retime(ctx context.Context, c redis.Scripter, k QueueKeys, onlyEarlier int,
 	args := append(make([]any, 0, 2+5*len(tasks)), len(tasks), onlyEarlier)
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
-		args = append(args, t.Why.text(), shortID(t.ID), dueAt(c, t.At, time.Now().Add(t.In)), flag(t.Any), t.Record)
+		args = append(args, t.Reason.text(), shortID(t.ID), dueAt(c, t.At, time.Now().Add(t.In)), flag(t.Any), t.Record)
 	}
 	return codes(run(ctx, c, retimeScript, len(tasks), keys, args...), len(tasks))
 }

@@ -97,7 +97,7 @@ func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.Q
 	all := make([]luascripts.Retiming, 0, len(t))
 	for id, p := range t {
 		all = append(all, luascripts.Retiming{ID: id, At: p.At, In: p.Wait, Any: true,
-			Why: luascripts.Why{Cause: luascripts.CausePromotion, Rule: luascripts.SameRule}})
+			Reason: luascripts.WaitReason{Cause: luascripts.CausePromotion, Rule: luascripts.SameRule}})
 	}
 	slices.SortFunc(all, func(a, b luascripts.Retiming) int { return a.At.Compare(b.At) })
 	for portion := range slices.Chunk(all, luascripts.RetimeMax) {

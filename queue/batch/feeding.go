@@ -471,7 +471,7 @@ func (g *feeding) bookAgain(ctx context.Context, unfinished []luascripts.BatchEl
 			in = time.Duration(i) * time.Microsecond
 			at = g.clock.now().Add(in) // it hears it from a pool
 		}
-		moves = append(moves, luascripts.Retiming{ID: ids[i], At: at, In: in, Why: byBatch})
+		moves = append(moves, luascripts.Retiming{ID: ids[i], At: at, In: in, Reason: byBatch})
 	}
 	if len(moves) == 0 {
 		return nil

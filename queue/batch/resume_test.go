@@ -67,7 +67,7 @@ func TestResumeBringsBackWhatWasPutAway(t *testing.T) {
 				if i%2 == 0 {
 					continue // it runs
 				}
-				a := luascripts.DeferArgs{ID: id, Token: newOwner(), Wait: time.Hour, Why: luascripts.Why{Cause: luascripts.CausePaused}}
+				a := luascripts.DeferArgs{ID: id, Token: newOwner(), Wait: time.Hour, Reason: luascripts.WaitReason{Cause: luascripts.CausePaused}}
 				if err := luascripts.Defer(t.Context(), rdb, g.keys, a).Err(); err != nil {
 					t.Fatal(err)
 				}

@@ -62,7 +62,7 @@ func (c client) eachUnfinished(ctx context.Context, queue, id string, f func([]l
 }
 
 // byBatch is why such a task has its new instant.
-var byBatch = luascripts.Why{Cause: luascripts.CauseBatch, Rule: luascripts.SameRule}
+var byBatch = luascripts.WaitReason{Cause: luascripts.CauseBatch, Rule: luascripts.SameRule}
 
 // recall brings back, in order, what pools deferred because the batch was paused. It marks no task
 // that runs: a hundred marks that are due would keep the pools from what is due behind them.
@@ -84,14 +84,14 @@ func (c client) recall(ctx context.Context, queue, id string) error {
 		}
 		var tasks []luascripts.Retiming
 		for i, f := range found {
-			if !f.Ours || f.Wait.Why.Cause != luascripts.CausePaused {
+			if !f.Ours || f.Wait.Reason.Cause != luascripts.CausePaused {
 				continue
 			}
 			if n == 0 {
 				began = f.Now
 			}
 			in := time.Duration(n) * time.Microsecond
-			tasks, n = append(tasks, luascripts.Retiming{ID: ids[i], At: began.Add(in), In: in, Why: byBatch}), n+1
+			tasks, n = append(tasks, luascripts.Retiming{ID: ids[i], At: began.Add(in), In: in, Reason: byBatch}), n+1
 		}
 		if len(tasks) == 0 {
 			return nil

@@ -115,7 +115,7 @@ func (t *Task) Booked(d throttle.Decision) {
 		ref.Booking = luascripts.NewStoredBooking(t.Policy.String(), booked.Costs, booked.IDs)
 	}
 	t.Message.At, t.Message.Start, t.Message.Record = d.At, d.Start(), ref.Text()
-	t.Message.Why = luascripts.WhyOf(cause, ref.Booking, d.Rule)
+	t.Message.Reason = luascripts.WaitReasonOf(cause, ref.Booking, d.Rule)
 	t.Info.State, t.Info.NextProcessAt = asynq.TaskStateScheduled, d.At
 }
 

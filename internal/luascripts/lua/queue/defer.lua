@@ -14,7 +14,7 @@
 -- ARGV[5]  record     what it waits for, see WaitRecord.Text in internal/luascripts/booking.go
 -- ARGV[6]  postponed  1: its provider postponed it, which is counted in the task's hash
 -- ARGV[7]  pool       4 bytes, who comes first to wake it; zeros for all at once
--- ARGV[8]  why        2 bytes, see deferred.lua
+-- ARGV[8]  reason     2 bytes, see deferred.lua
 -- returns  status OK, or the error NOT FOUND, as asynq's own scripts answer, when it is not active
 
 local clock = require("lib/clock")
@@ -31,7 +31,7 @@ return function(keys, args)
   local task, active, lease, retry = keys[1], keys[2], keys[3], keys[4]
   local due, unique = keys[5], keys[6]
   local short, token, at, wait, record = args[1], args[2], tonumber(args[3]), tonumber(args[4]), args[5]
-  local postponed, pool, why, id = args[6] == "1", args[7], args[8], long(args[1])
+  local postponed, pool, reason, id = args[6] == "1", args[7], args[8], long(args[1])
 
   -- a copy of this call, whose first answer was lost, may come when the task
   -- runs again: that attempt is not its business
@@ -47,7 +47,7 @@ return function(keys, args)
   local promoted_at = tonumber(redis.call("ZSCORE", due, old_entry) or "")
   if promoted_at and promoted_at < at then at, pool = promoted_at, ANY end
   redis.call("ZADD", retry, second_net(at), id)
-  redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, waiting(before.wait_bytes, now, why), record, before))
+  redis.call("HSET", task, "state", "retry", "hw", deferred_as(second_net(at), pool, token, waiting(before.wait_bytes, now, reason), record, before))
   if postponed then redis.call("HINCRBY", task, "hw_postponed", 1) end
   redis.call("ZADD", due, int(at), new_entry)
   if promoted_at and old_entry ~= new_entry then redis.call("ZREM", due, old_entry) end -- now: it must not be empty in between, see wake.lua

@@ -46,12 +46,12 @@ end
 
 -- waiting are the 8 bytes of a task whose instant is set now, for a reason of 2 bytes; one
 -- that has no rule keeps the rule before
-local function waiting(before, now, why)
-  if before == NO_WAIT then return score_bytes(math.floor(now / 1000000)) .. "\0\0" .. why end
+local function waiting(before, now, reason)
+  if before == NO_WAIT then return score_bytes(math.floor(now / 1000000)) .. "\0\0" .. reason end
   local moved = math.min(65535, 256 * string.byte(before, 5) + string.byte(before, 6) + 1)
-  local rule = string.sub(why, 2)
+  local rule = string.sub(reason, 2)
   if rule == "\255" then rule = string.sub(before, 8) end
-  return string.sub(before, 1, 4) .. string.char(math.floor(moved / 256), moved % 256) .. string.sub(why, 1, 1) .. rule
+  return string.sub(before, 1, 4) .. string.char(math.floor(moved / 256), moved % 256) .. string.sub(reason, 1, 1) .. rule
 end
 
 -- deferred_as is the field after a call; before is what it was, taken apart
@@ -60,8 +60,8 @@ local function deferred_as(score, pool, token, wait_bytes, record, before)
 end
 
 -- moved_to is the field with another score and pool, for a reason
-local function moved_to(score, pool, now, why, d)
-  return field(score_bytes(tonumber(score)), pool, d.tokens, waiting(d.wait_bytes, now, why), d.record)
+local function moved_to(score, pool, now, reason, d)
+  return field(score_bytes(tonumber(score)), pool, d.tokens, waiting(d.wait_bytes, now, reason), d.record)
 end
 
 -- woken_as is the field of a task that was woken: it may have to wait again

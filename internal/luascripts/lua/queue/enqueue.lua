@@ -12,7 +12,7 @@
 -- ARGV[2+] per task   its id, see taskid.lua; the token of this enqueueing, 8 bytes; asynq's message; how it is put: "pending",
 --                     "scheduled" or "booked"; when: nanoseconds since when it is pending, asynq's score, or the instant in
 --                     microseconds, see instant in deferred.lua; what it waits for, when booked; life of the lock in seconds, 0 for none;
---                     and 2 bytes, why a booked one waits,
+--                     and 2 bytes, the reason why a booked one waits,
 --                     see deferred.lua
 -- returns  count integers, asynq's own: 1 enqueued, 0 the task exists, -1 the lock is another's
 

@@ -32,14 +32,15 @@ end
 -- put puts the task whose eight arguments stand from args[a] on, and answers as
 -- enqueue.lua does
 local function put(args, queue, now, task, lock, a)
-  local short, token, msg, state, at, record, lock_s, why = args[a], args[a + 1], args[a + 2], args[a + 3], args[a + 4], args[a + 5], args[a + 6], args[a + 7]
+  local short, token, msg, state = args[a], args[a + 1], args[a + 2], args[a + 3]
+  local at, record, lock_s, reason = args[a + 4], args[a + 5], args[a + 6], args[a + 7]
   local code = put_refused(task, lock, token)
   if code then return code end
   local unique = lock ~= task and lock
   if unique then redis.call("SET", lock, long(short), "EX", lock_s) end
   if state == "booked" then at = instant(tonumber(at), now) end
   local net = state == "booked" and second_net(at) or "0"
-  local wait_bytes = state == "booked" and waiting(NO_WAIT, now, why) or NO_WAIT
+  local wait_bytes = state == "booked" and waiting(NO_WAIT, now, reason) or NO_WAIT
   local hw = deferred_as(net, ANY, token, wait_bytes, state == "booked" and record or "", UNTOUCHED)
   redis.call("HSET", task, "msg", msg, "state", state == "booked" and "scheduled" or state, "hw", hw)
   if unique then redis.call("HSET", task, "unique_key", lock) end

@@ -6,7 +6,7 @@
 -- KEYS[4+] tasks      asynq's hash of each task, ARGV[1] of them
 -- ARGV[1]  count      how many tasks, 1 to 1000
 -- ARGV[2]  earlier    1: only if it is earlier than what is there, and for a task that is still active too
--- ARGV[3+] per task   why, 2 bytes, see deferred.lua, with 255 for the rule that it waits for already; task, at_us, see instant in
+-- ARGV[3+] per task   reason, 2 bytes, see deferred.lua, with 255 for the rule that it waits for already; task, at_us, see instant in
 --                     deferred.lua, any: 1 when every pool wakes it, 0 when the one that comes first stays so; and of which entry that
 --                     is the instant, by what the task waits for, empty for the one that it has
 -- returns  count integers: 1 moved, 0 left alone, 3 deleted, 6 ended: archived or completed
@@ -29,7 +29,7 @@ return function(keys, args)
   local now = clock()
   local reply = {}
   for i = 1, count do
-    local task, why, short, at = keys[3 + i], args[5 * i - 2], args[5 * i - 1], instant(tonumber(args[5 * i]), now)
+    local task, reason, short, at = keys[3 + i], args[5 * i - 2], args[5 * i - 1], instant(tonumber(args[5 * i]), now)
     local any, record = args[5 * i + 1] == "1", args[5 * i + 2]
     local h = redis.call("HMGET", task, "state", "unique_key", "hw")
     local id, d = long(short), read_hw(h[3])
@@ -45,7 +45,7 @@ return function(keys, args)
       redis.call("ZREM", due, "") -- no entry: a write that needs no memory comes first, so that a full Redis lets the others pass
       redis.call("ZADD", set_of_state[h[1]], second_net(at), id)
       redis.call("ZADD", due, int(at), own_entry)
-      redis.call("HSET", task, "hw", moved_to(second_net(at), any and ANY or d.pool, now, why, d))
+      redis.call("HSET", task, "hw", moved_to(second_net(at), any and ANY or d.pool, now, reason, d))
       live(due, max(0, at - now) + 3600000000)
       local more = tonumber(second_net(at)) - score
       if more > 0 and h[2] and redis.call("GET", h[2]) == id then -- unique while it waits; the lock carries the queue's tag
