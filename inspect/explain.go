@@ -227,7 +227,7 @@ type Verdict struct {
 // be one of several. A task that costs more than a limit in force can ever give is a
 // throttle.ExceedsLimitError.
 func (i *Inspector) Explain(ctx context.Context, queue, id string) (Explanation, error) {
-	e, booking, err := i.standing(ctx, queue, id)
+	e, booking, err := i.findTask(ctx, queue, id)
 	if err != nil || e.State == StateMissing {
 		return e, err
 	}
@@ -338,8 +338,8 @@ func (e *Explanation) holds(rule string, at time.Time) {
 	}
 }
 
-// standing is where a task is, and its place in the line in which it stands.
-func (i *Inspector) standing(ctx context.Context, queue, id string) (e Explanation, booked luascripts.StoredBooking, err error) {
+// findTask says where a task is, and its place in the line in which it stands.
+func (i *Inspector) findTask(ctx context.Context, queue, id string) (e Explanation, booked luascripts.StoredBooking, err error) {
 	f, err := luascripts.GetTask(ctx, i.rdb, i.keys(queue), id)
 	if err != nil {
 		return e, "", away("find a task", err)
@@ -730,7 +730,7 @@ type Position struct {
 
 // Position tells the place of a task and when it should start. It asks Redis twice at most.
 func (i *Inspector) Position(ctx context.Context, queue, id string) (Position, error) {
-	e, _, err := i.standing(ctx, queue, id)
+	e, _, err := i.findTask(ctx, queue, id)
 	if err != nil {
 		return Position{}, err
 	}

@@ -169,7 +169,7 @@ func (w *waiter) standInLine(d Decision) {
 		w.rule, w.key = rule, key
 	}
 	if rule != nil {
-		rule.waiters.stand(key, standing{w.job, d.start, d.At, time.Now(), w.moved})
+		rule.waiters.stand(key, waitingCaller{w.job, d.start, d.At, time.Now(), w.moved})
 	}
 }
 
@@ -404,12 +404,12 @@ type waiters struct {
 
 // waitingLine are the callers in the line of a key, in the order of their instants.
 type waitingLine struct {
-	callers []standing
+	callers []waitingCaller
 	movedUp time.Time // when the first of them was seen to have moved up
 }
 
-// standing is a caller that waits in a line.
-type standing struct {
+// waitingCaller is a caller that waits in a line.
+type waitingCaller struct {
 	job   string
 	start time.Time // for which it waits, by the local clock
 	at    time.Time // the same by Redis' clock
@@ -418,7 +418,7 @@ type standing struct {
 }
 
 // stand puts a caller into the line of a key, by its instant.
-func (w *waiters) stand(key string, s standing) {
+func (w *waiters) stand(key string, s waitingCaller) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	of := w.lines[key]
@@ -430,7 +430,7 @@ func (w *waiters) stand(key string, s standing) {
 		w.lines[key] = of
 	}
 	line := of.callers
-	if i := slices.IndexFunc(line, func(o standing) bool { return o.job == s.job }); i >= 0 {
+	if i := slices.IndexFunc(line, func(o waitingCaller) bool { return o.job == s.job }); i >= 0 {
 		before := i == 0 || !line[i-1].start.After(s.start)
 		behind := i == len(line)-1 || !line[i+1].start.Before(s.start)
 		if before && behind {
@@ -439,13 +439,13 @@ func (w *waiters) stand(key string, s standing) {
 		}
 		line = slices.Delete(line, i, i+1)
 	}
-	at, _ := slices.BinarySearchFunc(line, s, func(o, s standing) int { return o.start.Compare(s.start) })
+	at, _ := slices.BinarySearchFunc(line, s, func(o, s waitingCaller) int { return o.start.Compare(s.start) })
 	of.callers = slices.Insert(line, at, s)
 }
 
 // first are the first of a line. Several permits come free at one instant, and who of
 // those that got it stands before the others Redis alone knows: all of them are the first.
-func (l *waitingLine) first() []standing {
+func (l *waitingLine) first() []waitingCaller {
 	if l == nil {
 		return nil
 	}
@@ -479,7 +479,7 @@ func (l *waitingLine) checkAfter(wait, each time.Duration) time.Duration {
 func (w *waiters) leave(key, job string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	isJob := func(s standing) bool { return s.job == job }
+	isJob := func(s waitingCaller) bool { return s.job == job }
 	line := w.lines[key]
 	if line == nil {
 		return

@@ -14,7 +14,7 @@ func TestPromotedCallerWakesThoseOfItsInstant(t *testing.T) {
 	late := now.Add(time.Minute)
 	caller := func(job string, at time.Time) *waiter {
 		w := &waiter{job: job, rule: l, key: "k", told: &Decision{At: at, start: at}, moved: make(chan struct{}, 1)}
-		l.waiters.stand("k", standing{job, at, at, now, w.moved})
+		l.waiters.stand("k", waitingCaller{job, at, at, now, w.moved})
 		return w
 	}
 	all := map[string]*waiter{}

@@ -34,27 +34,27 @@ var errPanicked = errors.New("giveback: a hook of the client panicked")
 type Func func(context.Context) ([]throttle.Promotion, error)
 
 // Queue repeats calls in the background, until Redis has done what they ask for, or refuses it for good. Calls of other servers have
-// another lane: a server of a Cluster that is silent holds up only its own. A Queue has goroutines only while
+// a queue of their own: a server of a Cluster that is silent holds up only its own. A Queue has goroutines only while
 // something is left, so it need not be closed. It is safe for concurrent use.
 type Queue struct {
 	log      *zap.Logger
 	within   time.Duration
 	promoted func(...throttle.Promotion)
 
-	begin func(*lane) // lets a goroutine try the calls of a lane
+	begin func(*serverQueue) // lets a goroutine try the calls of a server
 	stop  context.CancelFunc
-	wg    sync.WaitGroup // the lanes
+	wg    sync.WaitGroup // of all servers
 
 	mu     sync.Mutex
-	lanes  map[string]*lane // by servers
-	left   int              // calls of all lanes
-	closed time.Time        // until when lanes try what is left; zero before Close
-	full   time.Time        // when the log said so last
-	final  time.Time        // the same of a call that is refused for good
+	queues map[string]*serverQueue // by servers
+	left   int                     // calls of all servers
+	closed time.Time               // until when it tries what is left; zero before Close
+	full   time.Time               // when the log said so last
+	final  time.Time               // the same of a call that is refused for good
 }
 
-// lane has the calls of the same servers. A goroutine tries the first one.
-type lane struct {
+// serverQueue has the calls of the same servers. A goroutine tries the first one.
+type serverQueue struct {
 	servers string
 	calls   []call
 }
@@ -66,9 +66,9 @@ type call struct {
 
 // New makes a queue. A call may take as long as within. promoted hears which jobs may come earlier; nil for nobody.
 func New(log *zap.Logger, within time.Duration, promoted func(...throttle.Promotion)) *Queue {
-	q := &Queue{log: log, within: within, promoted: promoted, lanes: make(map[string]*lane)}
+	q := &Queue{log: log, within: within, promoted: promoted, queues: make(map[string]*serverQueue)}
 	ctx, stop := context.WithCancel(context.Background())
-	q.begin, q.stop = func(l *lane) { q.wg.Go(func() { q.run(ctx, l) }) }, stop
+	q.begin, q.stop = func(l *serverQueue) { q.wg.Go(func() { q.run(ctx, l) }) }, stop
 	return q
 }
 
@@ -89,10 +89,10 @@ func (q *Queue) add(servers string, c call) {
 		return
 	}
 	q.left++
-	l := q.lanes[servers]
+	l := q.queues[servers]
 	if l == nil {
-		l = &lane{servers: servers}
-		q.lanes[servers] = l
+		l = &serverQueue{servers: servers}
+		q.queues[servers] = l
 		q.begin(l)
 	}
 	l.calls = append(l.calls, c)
@@ -109,8 +109,8 @@ func (q *Queue) Close(d time.Duration) {
 	q.wg.Wait()
 }
 
-// run tries the calls of a lane in turn, until none is left, or ctx ends. Then it tries them once more.
-func (q *Queue) run(ctx context.Context, l *lane) {
+// run tries the calls of a server in turn, until none is left, or ctx ends. Then it tries them once more.
+func (q *Queue) run(ctx context.Context, l *serverQueue) {
 	for pause := pauseLeast; wait(ctx, pause); {
 		n := min(q.size(l), together)
 		left, empty := q.round(ctx, l, n)
@@ -145,15 +145,15 @@ func wait(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-func (q *Queue) size(l *lane) int {
+func (q *Queue) size(l *serverQueue) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(l.calls)
 }
 
-// round tries n calls of a lane, and says how many of them are left. It ends with the first that Redis does not answer: Redis would
-// hardly answer the next one. Each that is left goes behind all others of the lane: it may be the only one that fails.
-func (q *Queue) round(ctx context.Context, l *lane, n int) (left int, empty bool) {
+// round tries n calls of a server, and says how many of them are left. It ends with the first that Redis does not answer: Redis would
+// hardly answer the next one. Each that is left goes behind all others of the server: it may be the only one that fails.
+func (q *Queue) round(ctx context.Context, l *serverQueue, n int) (left int, empty bool) {
 	for i := range n {
 		q.mu.Lock()
 		first := l.calls[0]
@@ -173,8 +173,8 @@ func (q *Queue) round(ctx context.Context, l *lane, n int) (left int, empty bool
 	return left, false
 }
 
-// next moves on from the first call of a lane, which ended with err. The lane ends with its last call.
-func (q *Queue) next(l *lane, err error, again bool) (empty bool) {
+// next moves on from the first call of a server, which ended with err. Its queue ends with its last call.
+func (q *Queue) next(l *serverQueue, err error, again bool) (empty bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	first := l.calls[0]
@@ -191,7 +191,7 @@ func (q *Queue) next(l *lane, err error, again bool) (empty bool) {
 	if len(l.calls) > 0 {
 		return false
 	}
-	delete(q.lanes, l.servers)
+	delete(q.queues, l.servers)
 	return true
 }
 

@@ -12,8 +12,8 @@ import (
 // number gets into it but through string.format.
 var textJoins = map[string][]string{
 	"deferred.lua": {
-		`string.char(5 + 2 * #tokens) .. score .. pool .. tokens .. wait_bytes .. record`, `score_bytes(math.floor(now / 1000000)) .. "\0\0" .. why`,
-		`string.sub(before, 1, 4) .. string.char(math.floor(moved / 256), moved % 256) .. string.sub(why, 1, 1) .. rule`,
+		`string.char(5 + 2 * #tokens) .. score .. pool .. tokens .. wait_bytes .. record`, `score_bytes(math.floor(now / 1000000)) .. "\0\0" .. reason`,
+		`string.sub(before, 1, 4) .. string.char(math.floor(moved / 256), moved % 256) .. string.sub(reason, 1, 1) .. rule`,
 		`token .. string.sub(before.tokens, 1, 56)`, `string.sub(hw, 1, 5) .. pool .. string.sub(hw, 10)`,
 	},
 	"due.lua":      {`prefix .. long(short)`},

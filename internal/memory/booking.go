@@ -23,7 +23,7 @@ func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
 		case i == 0:
 			rule.joinAt(waits, rule.firstTicket(), at)
 		default:
-			rule.joinAt(aside, rule.firstTicket(), at)
+			rule.joinAt(parked, rule.firstTicket(), at)
 		}
 	}
 	return given

@@ -4,9 +4,9 @@ import (
 	"slices"
 )
 
-// tally is how many permits were granted lately: what a limit of another kind
+// counter is how many permits were granted lately: what a limit of another kind
 // needs to know when it takes over. Fixed and Calendar decide with it.
-type tally struct {
+type counter struct {
 	start    int64 // of the counted window
 	used     int64
 	at       int64 // the newest grant, ever; it never goes back
@@ -16,16 +16,16 @@ type tally struct {
 	taken    int64 // permits ever, counted from the first grant's instant on, so that no older state's count comes near
 }
 
-func (t *tally) newest() int64 { return t.at }
+func (t *counter) newest() int64 { return t.at }
 
-func (t *tally) add(w, at, c int64) {
+func (t *counter) add(w, at, c int64) {
 	if t.used == 0 || at >= t.start+w {
 		t.open(at)
 	}
 	t.spend(at, c)
 }
 
-func (t *tally) spend(at, c int64) {
+func (t *counter) spend(at, c int64) {
 	if t.taken == 0 {
 		t.taken, t.changed = at, max(t.changed, at-1)
 	} else if t.taken+c > 1<<53-1 { // of a grant before that it is not known any more how many followed
@@ -39,21 +39,21 @@ func (t *tally) spend(at, c int64) {
 // since is how many permits went after a grant, of which a refund must leave
 // the debt: whatever else was given back or changed, more than these permits
 // is never freed. worth is the count at the grant.
-func (t *tally) since(worth int64) (permits int64, known bool) {
+func (t *counter) since(worth int64) (permits int64, known bool) {
 	return t.taken - worth, 0 < worth && worth <= t.taken
 }
 
-func (t *tally) count() *tally { return t }
+func (t *counter) count() *counter { return t }
 
 // open begins a window.
-func (t *tally) open(start int64) {
+func (t *counter) open(start int64) {
 	if t.used > 0 {
 		t.before, t.beforeAt = t.used, t.at
 	}
 	t.start, t.used = start, 0
 }
 
-func (t *tally) sub(at, c int64) {
+func (t *counter) sub(at, c int64) {
 	if at >= t.start {
 		t.used -= min(t.used, c)
 	}
@@ -61,7 +61,7 @@ func (t *tally) sub(at, c int64) {
 
 // leaveNoTrace forgets the permits of a grant that is given back whole, if no later one went: those before it need not leave its
 // debt. The worth of a grant that only gets smaller may come once more, and no later grant may have it.
-func (t *tally) leaveNoTrace(c, worth int64) {
+func (t *counter) leaveNoTrace(c, worth int64) {
 	if worth != 0 && worth == t.taken {
 		t.taken -= c
 	}
@@ -70,7 +70,7 @@ func (t *tally) leaveNoTrace(c, worth int64) {
 // without is the instant without as much of a grant's time as is still to come at
 // a: what time has paid, others may have spent since. The time of so many stored
 // permits may lie in the past and still counts.
-func (t *tally) without(l *numbers, instant rational, at, cost, worth, a, stored int64) rational {
+func (t *counter) without(l *numbers, instant rational, at, cost, worth, a, stored int64) rational {
 	down, up := l.takes(cost)
 	end := min(at+down, l.plus(instant, stored).us)
 	if since, known := t.since(worth); known {
@@ -83,14 +83,14 @@ func (t *tally) without(l *numbers, instant rational, at, cost, worth, a, stored
 	return rational{instant.us - left, instant.rest}
 }
 
-// fit makes the tally one of windows of length w.
-func (t *tally) fit(w int64) {
+// fit makes the counter one of windows of length w.
+func (t *counter) fit(w int64) {
 	if t.start+w <= t.at {
 		t.start = t.at
 	}
 }
 
-func (t *tally) grants(*numbers) []grant {
+func (t *counter) grants(*numbers) []grant {
 	var out []grant
 	if t.before > 0 {
 		out = append(out, grant{t.beforeAt, t.before})
@@ -105,7 +105,7 @@ func (t *tally) grants(*numbers) []grant {
 //
 // 2/10s, granted at 3 s and 8 s: full until 13 s, and the next window begins
 // with whoever comes then.
-type fixed struct{ tally }
+type fixed struct{ counter }
 
 func (f *fixed) earliest(l *numbers, now, before, cost int64) int64 {
 	a, k := max(now, f.at), before+cost
@@ -145,7 +145,7 @@ func (f *fixed) carriedOver(old, l *numbers) state {
 // calendar is `calendar n/unit zone`: n permits in each minute, hour or day of
 // a place. The caller says where windows begin; behind the last of these they
 // are taken to be as short as any.
-type calendar struct{ tally }
+type calendar struct{ counter }
 
 // index is the window that an instant is in; what is before all is in the first.
 func (l *numbers) index(at int64) int64 {
@@ -221,7 +221,7 @@ func (c *calendar) carriedOver(_, l *numbers) state {
 //
 // 2/10s, burst 3, emptied at 4 s: two more at 14 s, the third at 24 s.
 type step struct {
-	tally
+	counter
 	have   int64
 	anchor int64 // when the running interval began, while the bucket is not full
 }
@@ -280,7 +280,7 @@ func (s *step) life(l *numbers) int64 {
 
 // carriedOver keeps the tokens that are missing.
 func (s *step) carriedOver(old, l *numbers) state {
-	c := &step{tally: s.tally, have: l.burst}
+	c := &step{counter: s.counter, have: l.burst}
 	if s.have < old.burst {
 		c.have, c.anchor = max(0, l.burst-(old.burst-s.have)), s.anchor
 	}

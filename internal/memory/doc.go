@@ -30,7 +30,7 @@
 //	nowhere ──> waits at rule 1 ──> turn at 1, waits at 2 ──> granted: nowhere
 //	              │      ^                │      ^
 //	              v      │                v      │
-//	            aside: came too late, or a narrower rule holds it up again
+//	            parked: came too late, or a narrower rule holds it up again
 //
 // A refund leaves owed what was granted after its grant; what was granted
 // before its limit was changed stays spent. A changed limit looks at the state

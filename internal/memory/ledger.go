@@ -110,8 +110,8 @@ func earliest(l *numbers, s state, now, before, cost int64) int64 {
 	return min(s.earliest(l, now, before, cost), farthest)
 }
 
-// counted is a state with a tally.
-type counted interface{ count() *tally }
+// counted is a state with a counter.
+type counted interface{ count() *counter }
 
 // refund gives a grant back at a, or a part of it. What went before the limit was changed stays
 // spent, and nothing changes: how much of it the new state counts is not known.

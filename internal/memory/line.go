@@ -80,11 +80,11 @@ func jobOf(member string) string {
 	return job
 }
 
-func parked(ticket int64) bool { return ticket < unparkedFrom }
+func isParked(ticket int64) bool { return ticket < unparkedFrom }
 
 // unparked is a ticket as it was before its job was parked, or as it is.
 func unparked(ticket int64) int64 {
-	if parked(ticket) {
+	if isParked(ticket) {
 		return ticket + parkOffset
 	}
 	return ticket
@@ -172,7 +172,7 @@ func (ln *line) read(job string, now int64) view {
 
 func (ln *line) park(v view) {
 	for _, m := range v.late {
-		if ticket, ok := ln.score(m); ok && !parked(ticket) {
+		if ticket, ok := ln.score(m); ok && !isParked(ticket) {
 			ln.add(m, ticket-parkOffset)
 		}
 	}

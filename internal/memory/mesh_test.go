@@ -236,7 +236,7 @@ func (m *mesh) answered(a luascripts.AcquireArgs, r luascripts.AcquireReply) {
 			continue
 		}
 		ticket, inLine := k.line.score(me)
-		waiting := inLine && !parked(ticket)
+		waiting := inLine && !isParked(ticket)
 		if waiting && i+1 != r.Rule {
 			m.Fatalf("it waits at rule %d: %+v", i+1, r)
 		}

@@ -73,8 +73,8 @@ func (r *ruleCall) findTicket() {
 	}
 	if t, ok := r.line.score(r.member); ok {
 		r.place, r.ticket = waits, unparked(t)
-		if parked(t) {
-			r.place = aside
+		if isParked(t) {
+			r.place = parked
 		}
 	} else if t, ok := r.line.kept.score(r.member); ok {
 		r.place, r.ticket = turn, t
@@ -204,7 +204,7 @@ func (r *ruleCall) onlyTurnsDelay(at int64) bool { return r.byTurns == at && r.b
 // leftLine says that the job waited here, and does not any more.
 func (r *ruleCall) leftLine() bool {
 	ticket, in := r.line.score(r.member)
-	return r.place == waits && (!in || parked(ticket))
+	return r.place == waits && (!in || isParked(ticket))
 }
 
 // admitsSince is from when on the ledger admits the job, which may be past.
@@ -312,7 +312,7 @@ type place int
 const (
 	nowhere place = iota
 	waits         // in the line: this rule holds it up
-	aside         // parked in the line: it holds up nobody, and finds its turn again
+	parked        // parked in the line: it holds up nobody, and finds its turn again
 	turn          // among the turns: this rule admitted it, and a wider one holds it up
 )
 
@@ -352,7 +352,7 @@ func (r *ruleCall) put(to place, ticket int64) {
 		r.turns.drop(r.member)
 	}
 	r.line.kept.drop(r.member)
-	if to == aside {
+	if to == parked {
 		r.line.add(r.member, ticket-parkOffset)
 		return
 	}
@@ -375,7 +375,7 @@ func (r *ruleCall) keepsTurn(binding *ruleCall, turns turnsKept) bool {
 // stepAside leaves the job its ticket where another rule goes before this one.
 func (r *ruleCall) stepAside(at int64) {
 	if r.place == waits || r.place == turn {
-		r.put(aside, r.ticket)
+		r.put(parked, r.ticket)
 		r.keep(at)
 	}
 }
@@ -471,7 +471,7 @@ func (r *ruleCall) clear() {
 	promised, turns := &r.line.promised, r.lateTurns()
 	outdated := promised.order[:min(lateMost, promised.below(r.now-parkedFor+1))]
 	for _, g := range append([]scored[string](nil), outdated...) {
-		if ticket, ok := r.line.score(g.member); (!ok || parked(ticket)) && !slices.Contains(turns, g.member) {
+		if ticket, ok := r.line.score(g.member); (!ok || isParked(ticket)) && !slices.Contains(turns, g.member) {
 			r.line.squeezeOut(r.ticketOf(g.member), r.unitsOf(costOf(g.member)))
 			r.line.drop(g.member)
 			r.line.kept.drop(g.member)

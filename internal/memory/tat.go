@@ -103,7 +103,7 @@ func whole(f float64) int64 { return int64(min(f, never)) }
 // 10/s, burst 3: after 3 at once the next one waits 100 ms, and one who comes
 // at 99 ms waits 1 ms.
 type gcra struct {
-	tally
+	counter
 	full rational // when all is paid; long past is as good as now
 }
 
@@ -151,7 +151,7 @@ func (g *gcra) life(l *numbers) int64 { return max(g.full.ceil(), g.at+l.w) }
 // carriedOver keeps the permits that are owed, at the pace of the new numbers.
 func (g *gcra) carriedOver(old, l *numbers) state {
 	a := g.at
-	c := &gcra{tally: g.tally}
+	c := &gcra{counter: g.counter}
 	c.fit(l.w)
 	debt := float64(max(0, g.full.ceil()-a))
 	c.full.us = a + wholeUp(debt*(float64(l.w)*float64(old.n))/(float64(l.n)*float64(old.w)))
@@ -170,7 +170,7 @@ func (g *gcra) carriedOver(old, l *numbers) state {
 //
 // 1/s, burst 1: 1, 1, 2, 4 and 1 permits at once go at 0, 1, 2, 4 and 8 s.
 type smooth struct {
-	tally
+	counter
 	paid rational // when all is paid; the time since then is stored
 }
 
@@ -232,7 +232,7 @@ func (s *smooth) life(l *numbers) int64 {
 // carriedOver keeps the instant at which all is paid, and scales the permits that are stored,
 // as Guava's setRate does.
 func (s *smooth) carriedOver(old, l *numbers) state {
-	c := &smooth{tally: s.tally, paid: rational{us: s.paid.ceil()}}
+	c := &smooth{counter: s.counter, paid: rational{us: s.paid.ceil()}}
 	c.fit(l.w)
 	if a := s.at; c.paid.us < a && old.burst > 0 {
 		stored := float64(a-c.paid.us) * (float64(l.w) * float64(old.n)) / (float64(l.n) * float64(old.w))
@@ -251,7 +251,7 @@ func (s *smooth) carriedOver(old, l *numbers) state {
 // Doubles decide here: every product that is added is converted, so that no
 // compiler fuses the two and rounds once less than Redis does.
 type warmUp struct {
-	tally
+	counter
 	stored   float64 // permits of idle time
 	next     int64   // when all before is paid
 	fraction float64 // of a microsecond later

@@ -37,7 +37,7 @@ return function(keys, args)
   local rules = rules_at(args[1], keys, 0, #keys, job, now)
   local failed, which, newer = open_rules(rules, now)
   if failed then return { failed, which, now, 0, newer, 0 } end
-  local shut, until_us, promoted = rules[closes], 0, {}
+  local closed_rule, until_us, promoted = rules[closes], 0, {}
 
   -- postpone gives the job the ticket behind the job that was postponed last in this closing; were they
   -- so many that there is no room left, that of the last
@@ -54,24 +54,24 @@ return function(keys, args)
   end
 
   if span > 0 then
-    local before = mark(shut, CLOSED) or 0
-    local since = before > now and mark(shut, SINCE) or now + PARK_OFFSET
+    local before = mark(closed_rule, CLOSED) or 0
+    local since = before > now and mark(closed_rule, SINCE) or now + PARK_OFFSET
     until_us = max(before, now + span)
-    redis.call("ZADD", shut.line, int(until_us + PROMISE_OFFSET), CLOSED, int(since + PROMISE_OFFSET), SINCE)
-    live(shut.line, until_us - now + 1000000)
+    redis.call("ZADD", closed_rule.line, int(until_us + PROMISE_OFFSET), CLOSED, int(since + PROMISE_OFFSET), SINCE)
+    live(closed_rule.line, until_us - now + 1000000)
     for _, rule in ipairs(rules) do
       read_line(rule, now)
       find_ticket(rule)
     end
-    if job ~= "" and not shut.ticket then
+    if job ~= "" and not closed_rule.ticket then
       for i, rule in ipairs(rules) do -- first in all of them: an order that differs between rules would never end
         if not rule.ticket then join_at(rule, i == closes and rule.line or rule.turns, postpone(rule, since), until_us, now, false) end
       end
     end
   else
-    redis.call("ZREM", shut.line, CLOSED, SINCE)
-    open_line(shut, now)
-    promote(shut, now, promoted, true)
+    redis.call("ZREM", closed_rule.line, CLOSED, SINCE)
+    open_line(closed_rule, now)
+    promote(closed_rule, now, promoted, true)
   end
   return with_promotions({ 1, 0, now, until_us, 0 }, rules, now, promoted)
 end

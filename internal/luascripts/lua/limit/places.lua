@@ -174,13 +174,13 @@ local function first_ticket(rule)
   return ticket and ticket_before(rule, rule.want, floor(ticket / ROOM) * ROOM) or 0
 end
 
--- join_at puts the job into a set at a ticket. With `aside` the job is parked there. A grant that came
+-- join_at puts the job into a set at a ticket. With `parked` the job is parked there. A grant that came
 -- back gets first_ticket
-local function join_at(rule, set, ticket, at, now, aside)
+local function join_at(rule, set, ticket, at, now, parked)
   if set ~= rule.turns then redis.call("ZREM", rule.line, "#" .. rule.member) end
   if rule.turns and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end
-  if not aside then mix(rule) end
-  enlist(rule, set, aside and ticket - PARK_OFFSET or ticket, at)
+  if not parked then mix(rule) end
+  enlist(rule, set, parked and ticket - PARK_OFFSET or ticket, at)
   extend_life(rule, at, now)
 end
 

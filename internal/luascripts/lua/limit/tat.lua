@@ -1,4 +1,4 @@
--- tat.lua: the kinds whose state is an instant (of gcra the theoretical arrival time, tat), beside the tally:
+-- tat.lua: the kinds whose state is an instant (of gcra the theoretical arrival time, tat), beside the counter:
 -- gcra, which bucket is too; smooth, which leaky is too; and warmup.
 --
 -- Of gcra and smooth it is t + r/n microseconds with 0 <= r < n, so that a permit
