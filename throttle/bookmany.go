@@ -53,12 +53,8 @@ type Booking struct {
 	Err error
 }
 
-// BookMany books for many jobs as [Policy.Book] does for one, in their order, and
-// answers in that order; each may fail by itself. All that are in Redis, which must be rdb,
-// go up to 64 to a script call, on Redis Cluster to a pipeline for each node; one by
-// one go those of a policy whose keys are in several slots of a Cluster, in shadow
-// mode, and where [Config.OnUnavailable] decides without Redis.
-func (workerCalls) BookMany(ctx context.Context, rdb redis.UniversalClient, requests []BookRequest) []Booking {
+// bookMany is ForWorkers.BookMany.
+func bookMany(ctx context.Context, rdb redis.UniversalClient, requests []BookRequest) []Booking {
 	out := make([]Booking, len(requests))
 	if len(requests) == 1 { // with those of other goroutines, if there are any
 		out[0] = requests[0].book(ctx)

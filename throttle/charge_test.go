@@ -148,7 +148,7 @@ func TestChargeOfALocalGrant(t *testing.T) {
 		t.Fatalf("TryAcquire = %v, %v, want a local grant", d, err)
 	}
 	// it does not adjust by a limit that was heard a moment ago
-	if _, err := throttle.ForWorkers.LimitInForce(t.Context(), p.Rules()[0]); !errors.Is(err, throttle.ErrUnavailable) {
+	if _, err := throttle.LimitInForce(t.Context(), p.Rules()[0]); !errors.Is(err, throttle.ErrUnavailable) {
 		t.Fatalf("LimitInForce = %v, want %v", err, throttle.ErrUnavailable)
 	}
 	if _, err := p.Charge(d).Adjust(t.Context(), map[string]int{"r": 2}); err != nil {

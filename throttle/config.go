@@ -145,10 +145,8 @@ var rulePattern = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 // earlier version.
 var ruleReserved = []string{"due", "places", "replan", "planned", "tick", "ticks", "batch", "batches", "sweep", "sent", "fetched"}
 
-// ValidateRule says whether a name can name a rule: 1 to 64 letters,
-// digits, "_", "." and "-", but not "due", "places", "replan", "planned", "tick",
-// "ticks", "batch", "batches", "sweep", "sent" or "fetched".
-func (workerCalls) ValidateRule(name string) error {
+// validateRule is ForWorkers.ValidateRule.
+func validateRule(name string) error {
 	if slices.Contains(ruleReserved, name) {
 		return fmt.Errorf("%w: rule name %q is reserved", ErrInvalidConfig, name)
 	}

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"context"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -41,3 +42,6 @@ func Informed(limiters ...*Limiter) {
 		l.remembered.last.Store(&knownLimit{limit: l.limit, began: time.Now().Add(time.Hour)})
 	}
 }
+
+// LimitInForce is the limit by which a limiter decides now: the stored one, or the one in code.
+func LimitInForce(ctx context.Context, l *Limiter) (Limit, error) { return l.inForce(ctx) }

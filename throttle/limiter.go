@@ -73,7 +73,7 @@ func New(rdb redis.UniversalClient, rule string, limit Limit, cfg Config) (*Limi
 
 // newRule is a limiter without its policy, which [New] adds.
 func newRule(s store, rule string, limit Limit, cfg Config) (*Limiter, error) {
-	if err := errors.Join(ForWorkers.ValidateRule(rule), limit.Validate(), cfg.validate()); err != nil {
+	if err := errors.Join(validateRule(rule), limit.Validate(), cfg.validate()); err != nil {
 		return nil, err
 	}
 	cfg = cfg.fill()

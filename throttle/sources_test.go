@@ -173,7 +173,7 @@ func (c caller) available() string {
 }
 
 func (c caller) config() string {
-	limit, err := throttle.ForWorkers.LimitInForce(c.s.Context(), c.l)
+	limit, err := throttle.LimitInForce(c.s.Context(), c.l)
 	if err != nil {
 		return inWords(err)
 	}

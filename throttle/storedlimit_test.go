@@ -22,7 +22,7 @@ const storedKey = "hw:limit:sms"
 // wantInForce checks by which limit a limiter decides.
 func wantInForce(t *testing.T, l *throttle.Limiter, want throttle.Limit) {
 	t.Helper()
-	if got, err := throttle.ForWorkers.LimitInForce(t.Context(), l); err != nil || got != want {
+	if got, err := throttle.LimitInForce(t.Context(), l); err != nil || got != want {
 		t.Errorf("LimitInForce = %v, %v, want %v", got, err, want)
 	}
 }
@@ -327,17 +327,17 @@ func TestLimitInForceWhileRedisIsUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Refuse(true)
-	if got, err := throttle.ForWorkers.LimitInForce(t.Context(), l); got != limit || err != nil {
+	if got, err := throttle.LimitInForce(t.Context(), l); got != limit || err != nil {
 		t.Errorf("LimitInForce = %v, %v, want %v from memory", got, err, limit)
 	}
 	var err error
-	waitFor(t, "an error", func() bool { _, err = throttle.ForWorkers.LimitInForce(t.Context(), l); return err != nil })
+	waitFor(t, "an error", func() bool { _, err = throttle.LimitInForce(t.Context(), l); return err != nil })
 	if took := time.Since(set); !errors.Is(err, throttle.ErrUnavailable) || took < time.Second {
 		t.Errorf("LimitInForce = %v after %v, want %v after a second", err, took, throttle.ErrUnavailable)
 	}
 	proxy.Refuse(false)
 	waitFor(t, "the limit again", func() bool {
-		got, err := throttle.ForWorkers.LimitInForce(t.Context(), l)
+		got, err := throttle.LimitInForce(t.Context(), l)
 		return err == nil && got == limit
 	})
 }
@@ -355,7 +355,7 @@ func TestReadsOfTheLimitAreShared(t *testing.T) {
 	for range 50 {
 		wg.Go(func() {
 			for range 20 {
-				if _, err := throttle.ForWorkers.LimitInForce(t.Context(), l); err != nil {
+				if _, err := throttle.LimitInForce(t.Context(), l); err != nil {
 					t.Error(err)
 				}
 			}
@@ -371,7 +371,7 @@ func TestReadsOfTheLimitAreShared(t *testing.T) {
 func TestKnownLimitCostsNoAllocation(t *testing.T) {
 	l := newLimiter(t, redistest.Start(t).Client(t), "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	wantInForce(t, l, throttle.Sliding(1, time.Minute))
-	if n := testing.AllocsPerRun(100, func() { _, _ = throttle.ForWorkers.LimitInForce(context.Background(), l) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _, _ = throttle.LimitInForce(context.Background(), l) }); n != 0 {
 		t.Errorf("%v allocations when the limit is known, want none", n)
 	}
 }

@@ -506,14 +506,13 @@ func (workerCalls) ValidateConfig(c Config) error {
 	return err
 }
 
+// ValidateRule says whether a name can name a rule: 1 to 64 letters,
+// digits, "_", "." and "-", but not "due", "places", "replan", "planned", "tick",
+// "ticks", "batch", "batches", "sweep", "sent" or "fetched".
+func (workerCalls) ValidateRule(name string) error { return validateRule(name) }
+
 // FillConfig returns c with its defaults where it is zero, as [New] and [NewLocal] use it.
 func (workerCalls) FillConfig(c Config) Config { return c.fill() }
-
-// LimitInForce is the limit by which a limiter decides now: the stored one, or the one
-// in code. It was in force at most a second ago.
-func (workerCalls) LimitInForce(ctx context.Context, l *Limiter) (Limit, error) {
-	return l.inForce(ctx)
-}
 
 // LimitOfKey is the limit by which a limiter decides now about a key, see [Config.LimitOf].
 func (workerCalls) LimitOfKey(ctx context.Context, l *Limiter, key string) (Limit, error) {
@@ -537,3 +536,12 @@ func (workerCalls) Meet(l *Limiter, key string) (id string) { return l.met.id(l,
 // LimitLastKnown is the limit in force when this limiter read it last, and the one in
 // code before that. It does not ask Redis.
 func (workerCalls) LimitLastKnown(l *Limiter) Limit { return l.limitLastKnown() }
+
+// BookMany books for many jobs as [Policy.Book] does for one, in their order, and
+// answers in that order; each may fail by itself. All that are in Redis, which must be rdb,
+// go up to 64 to a script call, on Redis Cluster to a pipeline for each node; one by
+// one go those of a policy whose keys are in several slots of a Cluster, in shadow
+// mode, and where [Config.OnUnavailable] decides without Redis.
+func (workerCalls) BookMany(ctx context.Context, rdb redis.UniversalClient, requests []BookRequest) []Booking {
+	return bookMany(ctx, rdb, requests)
+}
