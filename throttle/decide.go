@@ -209,23 +209,23 @@ var errOtherLimit = errors.New("another limit is in force than the one known her
 
 // assumedLimits are the limits that a call assumes to be in force, because they were read too long ago. Redis
 // compares them with what is stored, and decides only when both are the same. So a call that comes rarely is one
-// round trip, and it is a look at the limits as well.
+// round trip, and it reads the limits as well.
 type assumedLimits struct {
-	rules ruleSet
-	known []*knownLimit // by rule
-	looks []*look       // by rule; nil where none is due, or another caller looks: these are compared, too
+	rules    ruleSet
+	known    []*knownLimit   // by rule
+	readings []*limitReading // by rule; nil where none is due, or another caller reads: these are compared, too
 }
 
 // newStoreCallAssuming is [newStoreCall], but the limits are not read first when that is due: the call compares those
 // known here with the stored ones, where one server has all keys.
 func newStoreCallAssuming(ctx context.Context, p *Policy, keys keySet) (storeCall, error) {
 	if s, ok := p.store.store.(redisStore); ok && !p.keyLimits && !s.coalescer.scattered.Load() {
-		look, err := p.rules.assumeLimits(ctx)
+		assumed, err := p.rules.assumeLimits(ctx)
 		if err != nil {
 			return storeCall{}, err
 		}
-		if look != nil {
-			return storeCall{rules: p.rules, store: p.store, keys: keys, limits: look.limits(), assumed: look}, nil
+		if assumed != nil {
+			return storeCall{rules: p.rules, store: p.store, keys: keys, limits: assumed.limits(), assumed: assumed}, nil
 		}
 	}
 	return newStoreCall(ctx, p, keys)
@@ -254,11 +254,11 @@ func (t *storeCall) readLimitsAgain(ctx context.Context, p *Policy, rule int) (e
 	return err
 }
 
-// assumeLimits begins a look at the limits, nil when none is due. While another caller looks, and what is
+// assumeLimits begins a reading of the limits, nil when none is due. While another caller reads them, and what is
 // known is too old to go by, it waits for that caller: so calls that come at once are one batch afterwards.
 func (rs ruleSet) assumeLimits(ctx context.Context) (*assumedLimits, error) {
-	due, other := rs.dueLooks()
-	for ; other != nil; due, other = rs.dueLooks() {
+	due, other := rs.dueReadings()
+	for ; other != nil; due, other = rs.dueReadings() {
 		select {
 		case <-other.over:
 			if other.err != nil && !other.abandoned {
@@ -271,7 +271,7 @@ func (rs ruleSet) assumeLimits(ctx context.Context) (*assumedLimits, error) {
 	if !due {
 		return nil, nil
 	}
-	a := &assumedLimits{rs, make([]*knownLimit, len(rs)), make([]*look, len(rs))}
+	a := &assumedLimits{rs, make([]*knownLimit, len(rs)), make([]*limitReading, len(rs))}
 	for i, l := range rs {
 		f := &l.remembered
 		f.mu.Lock()
@@ -279,18 +279,18 @@ func (rs ruleSet) assumeLimits(ctx context.Context) (*assumedLimits, error) {
 		if a.known[i] == nil {
 			a.known[i] = &knownLimit{limit: l.limit}
 		}
-		if f.look == nil && !f.fresh(a.known[i]) {
-			f.look = &look{over: make(chan struct{})}
-			a.looks[i] = f.look
+		if f.reading == nil && !f.fresh(a.known[i]) {
+			f.reading = &limitReading{over: make(chan struct{})}
+			a.readings[i] = f.reading
 		}
 		f.mu.Unlock()
 	}
 	return a, nil
 }
 
-// dueLooks says whether a look is due that nobody has begun, or otherwise for whose look to wait
+// dueReadings says whether a reading is due that nobody has begun, or otherwise for whose reading to wait
 // first. Neither when the stored limit of a rule could not be read last time: then it is read before the call.
-func (rs ruleSet) dueLooks() (due bool, other *look) {
+func (rs ruleSet) dueReadings() (due bool, other *limitReading) {
 	for _, l := range rs {
 		f := &l.remembered
 		k := f.last.Load()
@@ -301,7 +301,7 @@ func (rs ruleSet) dueLooks() (due bool, other *look) {
 			continue
 		}
 		f.mu.Lock()
-		underWay := f.look
+		underWay := f.reading
 		f.mu.Unlock()
 		switch {
 		case underWay == nil:
@@ -330,15 +330,15 @@ func (a *assumedLimits) toCheck() []luascripts.KnownLimit {
 	return asked
 }
 
-// end ends the look. Every way out of the decision must call it: others wait for the look.
+// end ends the reading. Every way out of the decision must call it: others wait for it.
 // Without an error the known limits were in force after began. They count, unless another call has
-// learned others meanwhile. When Redis did not answer, all callers that wait for the look fail at
+// learned others meanwhile. When Redis did not answer, all callers that wait for it fail at
 // once, and do not try one after the other.
 func (a *assumedLimits) end(ctx context.Context, began time.Time, err error) {
 	if a == nil {
 		return
 	}
-	for i, mine := range a.looks {
+	for i, mine := range a.readings {
 		if mine == nil {
 			continue
 		}
@@ -352,7 +352,7 @@ func (a *assumedLimits) end(ctx context.Context, began time.Time, err error) {
 		if u, ok := errors.AsType[*unavailableError](err); ok && !u.answered {
 			mine.err, mine.abandoned = err, ctx.Err() != nil
 		}
-		f.look = nil
+		f.reading = nil
 		close(mine.over)
 		f.mu.Unlock()
 	}

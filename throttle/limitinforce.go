@@ -26,7 +26,7 @@ type limitInForce struct {
 	closed  time.Time // until when the rule is closed on all keys; zero for not
 }
 
-// asInForce is the limit that a look found. When a ledger knows a version that is not
+// asInForce is the limit that a reading found. When a ledger knows a version that is not
 // stored any more, the limit counts as that version.
 func (f *limitMemory) asInForce(k *knownLimit) limitInForce {
 	return limitInForce{k.limit, max(k.version, f.floor.Load()), k.closed}
@@ -270,16 +270,16 @@ func (l *Limiter) catchUpKey(ctx context.Context, keys keySet, i int, version in
 
 const (
 	// limitFresh is how long a limiter decides by what it has read without
-	// another look, limitTrust how long at most: while one caller looks, and
-	// when the look fails.
+	// another reading, limitTrust how long at most: while one caller reads, and
+	// when the reading fails.
 	limitFresh = 500 * time.Millisecond
 	limitTrust = time.Second
 	// limitPoll is the safety net of a watch whose message got lost, and how
-	// often a blocked caller looks.
+	// often a blocked caller reads it.
 	limitPoll = 400 * time.Millisecond
 )
 
-// knownLimit is what one look found. What is stored becomes the limit of a decision in these steps:
+// knownLimit is what one reading found. What is stored becomes the limit of a decision in these steps:
 //
 //	limitStore reads a storedLimit -> resolve makes it a knownLimit -> remember keeps it in limitMemory, unless
 //	something newer is known -> asInForce makes it a limitInForce -> putInto writes it into a call of the rule
@@ -292,31 +292,31 @@ type knownLimit struct {
 	changed  int64     // version of the last change of either
 	replaced []string  // the limits that it replaced, the newest first, when a policy file has it
 	err      error     // the stored limit can't be read: nothing is granted
-	began    time.Time // of the look: it held then or later
+	began    time.Time // of the reading: it held then or later
 	done     time.Time
 }
 
 func (k *knownLimit) age() time.Duration { return time.Since(k.began) }
 
-// limitMemory remembers the last look. The zero value is ready.
+// limitMemory remembers the last reading. The zero value is ready.
 type limitMemory struct {
 	last  atomic.Pointer[knownLimit]
 	floor atomic.Int64 // the newest version that a ledger knew and that is stored no more
 
 	always bool // the limit is read before each decision, because that costs nothing
 
-	mu   sync.Mutex
-	look *look // under way; guarded by mu
+	mu      sync.Mutex
+	reading *limitReading // under way; guarded by mu
 }
 
-// look is one look at the stored limit, for all who need it at that moment.
-type look struct {
+// limitReading is one reading of the stored limit, for all who need it at that moment.
+type limitReading struct {
 	over      chan struct{}
 	err       error // why it failed
-	abandoned bool  // the caller who looked has gone
+	abandoned bool  // the caller who began it has gone
 }
 
-// fresh says that k is good without another look.
+// fresh says that k is good without another reading.
 func (f *limitMemory) fresh(k *knownLimit) bool {
 	return k != nil && !f.always && k.age() < limitFresh
 }
@@ -356,10 +356,10 @@ func (l *Limiter) readOrWait(ctx context.Context) (limitInForce, error) {
 	for {
 		f.mu.Lock()
 		k := f.last.Load()
-		other := f.look
+		other := f.reading
 		if other == nil && !f.fresh(k) {
-			mine := &look{over: make(chan struct{})}
-			f.look = mine
+			mine := &limitReading{over: make(chan struct{})}
+			f.reading = mine
 			f.mu.Unlock()
 			return l.readForAll(ctx, mine)
 		}
@@ -381,13 +381,13 @@ func (l *Limiter) readOrWait(ctx context.Context) (limitInForce, error) {
 	}
 }
 
-// readForAll reads the limit on behalf of all who wait for this look.
-func (l *Limiter) readForAll(ctx context.Context, mine *look) (limitInForce, error) {
+// readForAll reads the limit on behalf of all who wait for this reading.
+func (l *Limiter) readForAll(ctx context.Context, mine *limitReading) (limitInForce, error) {
 	f := &l.remembered
 	defer func() { // also when a hook of the client panics
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.look = nil
+		f.reading = nil
 		close(mine.over)
 	}()
 	k := l.readLimit(ctx)
@@ -395,7 +395,7 @@ func (l *Limiter) readForAll(ctx context.Context, mine *look) (limitInForce, err
 		mine.err, mine.abandoned = k.err, ctx.Err() != nil
 	}
 	if known := f.last.Load(); known != nil && known.age() < limitTrust {
-		return f.asInForce(known), known.err // the look's own answer, or one that is good enough without it
+		return f.asInForce(known), known.err // its own answer, or one that is good enough without it
 	}
 	return f.asInForce(&k), k.err
 }
@@ -432,7 +432,7 @@ func (l *Limiter) resolve(ctx context.Context, began time.Time, s storedLimit) k
 	return k
 }
 
-// remember notes what is in force; those who block here look again when it is
+// remember notes what is in force; those who block here read it again when it is
 // something else.
 func (l *Limiter) remember(k knownLimit) {
 	if l.remembered.learn(&k) {

@@ -180,7 +180,7 @@ var errClock = errors.New("its clock is in no window that it was asked about")
 
 // storeCall is one call of a store, with the limits that it is sent with. It is sent again while the
 // store does not decide: its clock is in none of the windows that were sent, or one of
-// the limits that were sent was replaced. Most callers loop like this ([acquisition.ask] may look at the
+// the limits that were sent was replaced. Most callers loop like this ([acquisition.ask] may read the
 // limits with its call, too):
 //
 //	for again := true; again; {
