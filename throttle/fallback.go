@@ -180,7 +180,7 @@ func (f *fallback) afterSilence(ctx context.Context, a *acquisition) error {
 func withdrawFromRedis(ctx context.Context, p *Policy, r Request) {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
-	_, _ = refund{p: p, ids: p.rules.ids(r), r: r}.inRedis(ctx)
+	_, _ = refund{p: p, ids: p.rules.ids(r), r: r}.toStore(ctx)
 }
 
 // leave takes a job out of the lines of this process: it has its place in Redis now, or

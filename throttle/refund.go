@@ -112,7 +112,7 @@ func (f refund) run(ctx context.Context) ([]Promotion, error) {
 			return promoted, err
 		}
 	}
-	promoted, err := f.inRedis(ctx)
+	promoted, err := f.toStore(ctx)
 	if errors.Is(err, ErrStoredLimit) { // a caller that gives something back is not to blame
 		limits := make([]limitInForce, len(f.p.rules))
 		for i, l := range f.p.rules {
@@ -126,8 +126,8 @@ func (f refund) run(ctx context.Context) ([]Promotion, error) {
 	return promoted, err
 }
 
-// inRedis gives back where the policy counts, by the limits in force.
-func (f refund) inRedis(ctx context.Context) ([]Promotion, error) {
+// toStore gives back where the policy counts, by the limits in force.
+func (f refund) toStore(ctx context.Context) ([]Promotion, error) {
 	t, err := newStoreCall(ctx, f.p, byID(f.ids...))
 	if err != nil {
 		return nil, err
