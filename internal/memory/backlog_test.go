@@ -9,8 +9,8 @@ import (
 )
 
 // TestBacklogOnTwoKeys sends many messages of many phones past a limit for each
-// phone and one of the provider, as the model does from which the design comes:
-// nobody comes more than three times, and the provider's limit is used.
+// phone and one of the provider. A message asks about three times on average, and
+// all of them take hardly longer than the limits demand.
 func TestBacklogOnTwoKeys(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
