@@ -2,7 +2,7 @@
 
 # How long `make fuzz` spends on each target, or with an x how many inputs: only
 # a count always ends well. At the end of a time Go before 1.27 may call a target
-# failed that found nothing, with "context deadline exceeded" (go.dev/issue/75804).
+# failed that found nothing, with "context deadline exceeded".
 FUZZTIME ?= 10m
 
 # The linter is pinned in a module of its own, so that its dependencies stay

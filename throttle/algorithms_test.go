@@ -394,7 +394,7 @@ func TestCalendarLine(t *testing.T) {
 	}
 }
 
-// 44: the days on which clocks are set forward and back have 23 and 25 hours,
+// The days on which clocks are set forward and back have 23 and 25 hours,
 // and hold what a day holds.
 func TestLongAndShortDay(t *testing.T) {
 	t.Parallel()
@@ -428,7 +428,7 @@ func TestLongAndShortDay(t *testing.T) {
 	}
 }
 
-// 14: the clock of the process is hours or years off; Redis says which day it is.
+// The clock of the process is hours or years off; Redis says which day it is.
 func TestCalendarByRedisClock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -263,8 +263,8 @@ func TestGuavaWarmUpTimeWithWeights(t *testing.T) {
 	})
 }
 
-// guava#2730: with a warm-up of zero everything is admitted.
-func TestGuava2730WarmUpOfZero(t *testing.T) {
+// A warm-up that takes no time is refused: Guava divides by it, and then admits everything.
+func TestWarmUpOfZeroIsRefused(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{})
 	defer rdb.Close()
@@ -279,9 +279,9 @@ func TestGuava2730WarmUpOfZero(t *testing.T) {
 	}
 }
 
-// guava#5290: an interval of 12.5 µs counts as 12, so that 80,000 a second are
-// 83,300.
-func TestVirtualGuava5290RestOfAMicrosecond(t *testing.T) {
+// 80,000 permits a second are one each 12.5 µs. Guava rounds that interval down to 12 µs, and
+// admits 83,300 a second.
+func TestVirtualRestOfAMicrosecondIsKept(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	const n, permits = 80_000, 200
@@ -310,8 +310,8 @@ func TestVirtualGuava5290RestOfAMicrosecond(t *testing.T) {
 	}
 }
 
-// guava#7130, by design: any cost goes at once, and the next pays for it.
-func TestGuava7130TheNextPays(t *testing.T) {
+// Any cost is admitted at once when nothing is owed, and the next call waits for it, as with Guava.
+func TestSmoothLetsTheNextPay(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.follow(s.limiter("rule", throttle.Smooth(5, time.Second, 5)),

@@ -101,9 +101,9 @@ func TestCivilWindows(t *testing.T) {
 	}
 }
 
-// 44, symfony#58690: the window of the night in which clocks are set back was
-// taken for one of 24 hours and another one, and blocked for more than a day.
-func TestClocksSetBackBlockForTwoDays(t *testing.T) {
+// The day on which clocks are set back is one window of 25 hours. Symfony's limiter once
+// took it for a window of 24 hours and one more hour, and blocked for more than a day.
+func TestDayOfClocksSetBackIsOneWindow(t *testing.T) {
 	t.Parallel()
 	b := Calendar(1, Day, "Europe/Berlin").numbers(instant(t, "2026-10-25T00:00:00+02:00")).Bounds
 	if d := b[2].Sub(b[1]); d != 25*time.Hour {
@@ -111,8 +111,8 @@ func TestClocksSetBackBlockForTwoDays(t *testing.T) {
 	}
 }
 
-// 44, Gubernator: a day is 86,400,000 ms.
-func TestDayOfFixedLength(t *testing.T) {
+// The day on which clocks are set forward has 23 hours. Gubernator counts 86,400,000 ms for each day.
+func TestDayOfClocksSetForwardIsShort(t *testing.T) {
 	t.Parallel()
 	b := Calendar(1, Day, "Europe/Berlin").numbers(instant(t, "2026-03-29T00:00:00+01:00")).Bounds
 	if d := b[2].Sub(b[1]); d != 23*time.Hour {
@@ -120,14 +120,16 @@ func TestDayOfFixedLength(t *testing.T) {
 	}
 }
 
-// 44, OmniRoute#13671: the end of a day of 25 hours lay in the next day.
+// A day of 25 hours ends at midnight. 24 hours after its last hour began lies in the next day,
+// and an end that is computed so is a day late.
 func TestLongDayEndsAtMidnight(t *testing.T) {
 	t.Parallel()
 	civilCase{"America/New_York", Day, "2026-11-01T23:30:00-05:00", "2026-11-01T00:00:00-04:00", "2026-11-02T00:00:00-05:00", ""}.check(t)
 }
 
-// 44, go-zero: the start of a window was computed with the offset of now.
-func TestOffsetOfNow(t *testing.T) {
+// A window begins by the offset that its time zone had then. go-zero computes the begin with
+// the offset of now, which is wrong after the clocks were set.
+func TestWindowBeginsByTheOffsetOfThen(t *testing.T) {
 	t.Parallel()
 	civilCase{"Europe/Berlin", Day, "2026-03-29T12:00:00+02:00", "2026-03-28T23:00:00Z", "", ""}.check(t)
 	civilCase{"Europe/Berlin", Month, "2026-03-29T12:00:00+02:00", "2026-02-28T23:00:00Z", "2026-03-31T22:00:00Z", ""}.check(t)

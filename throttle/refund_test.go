@@ -476,7 +476,7 @@ func TestRefundOfALeaseUnderARate(t *testing.T) {
 	}
 }
 
-// 7: whatever is given back, and when: the grants that were not keep the limit,
+// Whatever is given back, and when: the grants that were not keep the limit,
 // in every kind.
 func TestRefundsOfEachKind(t *testing.T) {
 	t.Parallel()

@@ -81,8 +81,8 @@ func TestFullRedisAndABatch(t *testing.T) {
 }
 
 // A Redis without memory refuses whole what takes permits, and does what gives
-// something back: it would be the worst of times to lose a task or a permit.
-func TestPitfall36FullRedis(t *testing.T) {
+// something back: otherwise tasks and permits would be lost then.
+func TestFullRedis(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t, redistest.Arg("maxmemory-policy", "noeviction"))
 	ctx, n := t.Context(), Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}
@@ -170,9 +170,9 @@ func TestPitfall36FullRedis(t *testing.T) {
 	keysHaveALife(t, raw)
 }
 
-// A job that was put off behind others of its closing may leave, too: what is noted of it is
-// written behind what is taken away.
-func TestFullRedisAndAJobThatWasPutOff(t *testing.T) {
+// A job that was postponed behind others of its closing may leave, too: its script takes away before it
+// writes what it notes.
+func TestFullRedisAndAPostponedJob(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t, redistest.Arg("maxmemory-policy", "noeviction"))
 	rules := one(NewLimitKeys("hw", "rule", "id"), Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}, 1)
@@ -192,6 +192,6 @@ func TestFullRedisAndAJobThatWasPutOff(t *testing.T) {
 		t.Errorf("Cancel = %+v, %v, want nil", r, err)
 	}
 	if after := squeezed(); after != before-1 {
-		t.Errorf("what is noted of those who were put off went from %.0f to %.0f, want one less", before, after)
+		t.Errorf("what is noted of those that were postponed went from %.0f to %.0f, want one less", before, after)
 	}
 }

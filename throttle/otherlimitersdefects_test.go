@@ -19,63 +19,31 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// The known defects of other limiters, numbered. Each test would fail if this
-// limiter had the defect; where another test shows that already, it is named. "Of
-// each kind" are the tests in knowndefectskinds_test.go.
+// Each test of this file and of otherlimitersdefectskinds_test.go shows that this limiter lacks a defect
+// which other limiters are known to have. The comment says what they do wrong. Tests elsewhere
+// show that it lacks these, too:
 //
-//	 1  TestRetriedScript
-//	 2  TestPermitOfOneWhoGaveUp
-//	 3  TestWaitForManyPermits
-//	 4  TestSameDelayForAll; TestLineOfEachKind
-//	 5  TestTwoTruths
-//	 6  TestLostKey
-//	 7  TestRefundOverAdmits; TestRefundsOfEachKind
-//	 8  TestLoweredLimitCredits; TestChangedLimitIsNeverExceeded
-//	 9  TestChangeStaysHere; TestChangeByOneClient
-//	10  TestConfigurationInRedis
-//	11  TestLimitAndItsEnd
-//	12  TestKeyWithoutTTL; TestEveryKeyHasALife of the scripts
-//	13  TestTTLRoundedDown, and of each kind
-//	14  TestClientClock; TestCalendarByRedisClock
-//	15  TestTimeBackward, and of each kind
-//	16  TestRefusedPays, and of each kind
-//	17  TestMoreThanTheLimit, and of each kind
-//	18  TestAvailableIsWhole
-//	19  TestOldDebt; TestRateChangeKeepsNoOldDebt
-//	20  TestNumbersLoseDigits
-//	21  TestIntegersPrintedAsFloats; TestNumbersBecomeTextByFormat of the scripts, for the servers that print 2e+8
-//	22  TestNanosecondsInDoubles
-//	23  TestShortWait; TestReplies of the scripts
-//	24  TestMicrosecondsUnpadded
-//	25  TestMassExpiry
-//	26  TestMassExpiryBlocks
-//	27  TestSameInstant
-//	28  TestZeroLimit, and of each kind; TestGuava2730WarmUpOfZero
-//	29  TestNegativeCost, and of each kind
-//	30  TestRestOfADivision; TestVirtualGuava5290RestOfAMicrosecond
-//	31  TestWaitRoundedDown, and of each kind
-//	32  TestContention
-//	33  TestCrossSlot; TestKeysShareATag of the scripts
-//	34  TestForgottenScripts
-//	35  can't be: no text of an error of Lua is read, a script answers a status; TestReplies of the scripts
-//	36  TestPitfall36FullRedis of the scripts
-//	37  TestWaitingGoesDeeper
-//	38  TestLostWakeUp
-//	39  TestReleaseOfUnknown, TestReleaseInflates
-//	40  TestNoWakeUpOnRelease
-//	41  TestLeaseEndsWhileHolderRuns
-//	42  TestPartialCharge
-//	43  TestRefundOfAnotherWindow, TestRefundAtTheEdge
-//	44  TestLongAndShortDay, and those of limit_civil_test.go
-//	45  can't be: nothing is refilled in the background, what a change does is computed by the next call
-//	46  TestAbandonedPlace
-//	47  can't be: no process holds permits ahead of its grants
-//	48  TestReplicaReads
+//	a script that the client library repeats is charged twice        TestLostReplyIsChargedOnce
+//	a caller gives up, and its permit stays charged                  TestDeadlineDuringTheCall
+//	of many that wait, all get the same delay, in any kind           TestLineOfEachKind
+//	a refund admits more than the limit, in any kind                 TestRefundsOfEachKind
+//	a lowered limit credits what was spent                           TestStoredLimitGoesBeforeTheOneInCode, TestChangedLimitIsNeverExceeded
+//	a change reaches only the process that made it                   TestLoweredLimitHoldsEverywhere
+//	a limit and its end are written by two commands                  TestStoredLimitEndsByItself
+//	a key has no TTL                                                 TestLifeComesBack, TestEveryKeyHasALife of internal/luascripts
+//	the clock of a client decides                                    TestWrongLocalClockDecidesTheSame, TestCalendarByRedisClock
+//	a clock that goes back credits permits                           TestClockThatGoesBack
+//	a cost that no time can admit waits for ever                     TestMostOfEachKind
+//	a large integer becomes text such as 2e+8                        TestNumbersBecomeTextByFormat of internal/luascripts
+//	a reply loses a fraction or a nil                                TestReplies of internal/luascripts
+//	a limit of zero is taken for none                                TestValidateReportsEveryFault, TestWarmUpOfZeroIsRefused
+//	a negative cost gives permits                                    TestErrorsOfWhatCanNeverSucceed
+//	the rest of a division by the rate is lost                       TestVirtualRestOfAMicrosecondIsKept
+//	the keys of one script lie in several slots of a cluster         TestKeysOfAnyKind, TestKeysShareATag of internal/luascripts
+//	a full Redis grants without writing it down                      TestFullRedis of internal/luascripts
+//	a day has always 24 hours                                        TestLongAndShortDay, limit_civil_test.go
 
-// 1: the client library sends a script again, and it is charged each time.
-func TestRetriedScript(t *testing.T) { TestLostReplyIsChargedOnce(t) }
-
-// 3: the wait for n permits is computed from the first that expires.
+// Known defect: the wait for n permits is computed from the first that expires.
 func TestWaitForManyPermits(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -89,7 +57,7 @@ func TestWaitForManyPermits(t *testing.T) {
 	}
 }
 
-// 4: all who wait get the same delay.
+// Known defect: all jobs that wait get the same delay.
 func TestSameDelayForAll(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -99,7 +67,7 @@ func TestSameDelayForAll(t *testing.T) {
 	}
 }
 
-// 5: a counter beside a log drifts. Here the ledger is the only truth: after
+// Known defect: a counter beside a log drifts. Here the ledger is the only truth: after
 // any use all permits are there again.
 func TestTwoTruths(t *testing.T) {
 	t.Parallel()
@@ -116,7 +84,7 @@ func TestTwoTruths(t *testing.T) {
 	s.want(s.try(l, 5), true, time.Minute)
 }
 
-// 6: one of the keys is lost, and the limiter is stuck or fails for ever.
+// Known defect: when one of its keys is lost, the limiter is stuck or fails for ever.
 func TestLostKey(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -146,7 +114,7 @@ func TestLostKey(t *testing.T) {
 	}
 }
 
-// 7: a refund without its entry admits more than the limit.
+// Known defect: a refund without its entry admits more than the limit.
 func TestRefundOverAdmits(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -175,13 +143,7 @@ func TestRefundOverAdmits(t *testing.T) {
 	}
 }
 
-// 8: what is spent is credited again when the limit is lowered.
-func TestLoweredLimitCredits(t *testing.T) { TestStoredLimitGoesBeforeTheOneInCode(t) }
-
-// 9: a change reaches only the keys, or the limiters, of who made it.
-func TestChangeStaysHere(t *testing.T) { TestLoweredLimitHoldsEverywhere(t) }
-
-// 10: the configuration is a key of its own, and gone.
+// Known defect: the configuration is a key of its own, and a limiter whose key is lost fails.
 func TestConfigurationInRedis(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -192,13 +154,7 @@ func TestConfigurationInRedis(t *testing.T) {
 	s.want(s.try(l, 1), true, 0)
 }
 
-// 11: a limit is set, and its end apart from it. Here that is one command.
-func TestLimitAndItsEnd(t *testing.T) { TestStoredLimitEndsByItself(t) }
-
-// 12: a key without a TTL. Every trace of the twin tests in internal/memory looks at all keys.
-func TestKeyWithoutTTL(t *testing.T) { TestLifeComesBack(t) }
-
-// 13: a TTL of 0, or rounded down, kills the state before the window ends.
+// Known defect: a TTL of 0, or rounded down, kills the state before the window ends.
 func TestTTLRoundedDown(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -213,13 +169,7 @@ func TestTTLRoundedDown(t *testing.T) {
 	}
 }
 
-// 14: a client's clock decides.
-func TestClientClock(t *testing.T) { TestWrongLocalClockDecidesTheSame(t) }
-
-// 15: time that goes backward credits.
-func TestTimeBackward(t *testing.T) { TestClockThatGoesBack(t) }
-
-// 16: who is refused pays, so a storm of retries never ends.
+// Known defect: a call that is refused pays, so a storm of retries never ends.
 func TestRefusedPays(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -233,7 +183,7 @@ func TestRefusedPays(t *testing.T) {
 	s.want(s.try(l, 2), true, time.Second)
 }
 
-// 17: more than the limit gets a delay that never ends.
+// Known defect: a cost above the limit gets a delay that never ends.
 func TestMoreThanTheLimit(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -244,7 +194,7 @@ func TestMoreThanTheLimit(t *testing.T) {
 	s.want(s.try(l, 10), true, 0)
 }
 
-// 19: what was booked under the old limit holds the key for the old period.
+// Known defect: a booking under the old limit holds the key for the old period.
 func TestOldDebt(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -260,7 +210,7 @@ func TestOldDebt(t *testing.T) {
 	s.want(s.job(l, "a", 1), true, time.Second)
 }
 
-// 39: giving back what is not held gives more than there is.
+// Known defect: giving back what is not held gives more than there is.
 func TestReleaseOfUnknown(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -281,10 +231,7 @@ func TestReleaseOfUnknown(t *testing.T) {
 	}
 }
 
-// 2: a caller gives up, and its permit stays charged.
-func TestPermitOfOneWhoGaveUp(t *testing.T) { TestDeadlineDuringTheCall(t) }
-
-// 9: a limit that is changed by one client is changed for that client only.
+// Known defect: a client's change of a limit that each client has for itself reaches that client only.
 func TestChangeByOneClient(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -302,7 +249,7 @@ func TestChangeByOneClient(t *testing.T) {
 	}
 }
 
-// 37: each round of waiting goes one deeper, until the stack is full.
+// Known defect: each round of waiting goes one call deeper, until the stack is full.
 func TestWaitingGoesDeeper(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -330,7 +277,7 @@ func TestWaitingGoesDeeper(t *testing.T) {
 	}
 }
 
-// 46: a place stays taken by one who was interrupted.
+// Known defect: a caller that was interrupted keeps its place.
 func TestAbandonedPlace(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -399,10 +346,9 @@ func (c *commandNames) add(cmds ...redis.Cmder) {
 	}
 }
 
-// 48: a client that reads from replicas is told what was. Only commands that
-// may write are sent, looks too: no client takes these to a replica. What
-// an operator stored, a limit or a closing, is the exception: it is looked at now
-// and then only.
+// Known defect: a client that reads from replicas is told an old state. Here even a look is a command that
+// may write, which no client sends to a replica. Only what an operator stored, a limit or a closing,
+// is read by GET: it is read now and then, so it may be old anyway.
 func TestReplicaReads(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -431,8 +377,8 @@ func TestReplicaReads(t *testing.T) {
 	}
 }
 
-// 20, 21, 22, 24: numbers lose digits on their way through Lua, as text, as
-// nanoseconds, or as seconds and microseconds put side by side.
+// Known defect: numbers lose digits on their way through Lua: as text, when an integer is printed
+// as a float, when a double holds nanoseconds, or when seconds and unpadded microseconds are joined.
 func TestNumbersLoseDigits(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -450,15 +396,7 @@ func TestNumbersLoseDigits(t *testing.T) {
 	}
 }
 
-// 21, 22 and 24: the same digits are lost when an integer is printed as a float,
-// when a double holds nanoseconds, and when microseconds are joined unpadded.
-func TestIntegersPrintedAsFloats(t *testing.T) { TestNumbersLoseDigits(t) }
-
-func TestNanosecondsInDoubles(t *testing.T) { TestNumbersLoseDigits(t) }
-
-func TestMicrosecondsUnpadded(t *testing.T) { TestNumbersLoseDigits(t) }
-
-// 23: fractions and nil are cut off a reply: the wait of less than a second is
+// Known defect: fractions and nil are cut off a reply: the wait of less than a second is
 // 0. See also TestReplies of the scripts.
 func TestShortWait(t *testing.T) {
 	t.Parallel()
@@ -472,7 +410,7 @@ func TestShortWait(t *testing.T) {
 	}
 }
 
-// 27: two permits of one microsecond count as one.
+// Known defect: two permits of one microsecond count as one.
 func TestSameInstant(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -488,13 +426,7 @@ func TestSameInstant(t *testing.T) {
 	}
 }
 
-// 28: a limit of zero.
-func TestZeroLimit(t *testing.T) { TestValidateReportsEveryFault(t) }
-
-// 29: a negative cost gives permits.
-func TestNegativeCost(t *testing.T) { TestErrorsOfWhatCanNeverSucceed(t) }
-
-// 31: a wait that is rounded down: a job that waits so long is refused again.
+// Known defect: a wait that is rounded down: a job that waits so long is refused again.
 func TestWaitRoundedDown(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -520,7 +452,7 @@ func TestWaitRoundedDown(t *testing.T) {
 	})
 }
 
-// 25, 26: everything that expired is listed or removed at once: too many for
+// Known defect: everything that expired is listed or removed at once: too many for
 // Lua, and too long for Redis.
 func TestMassExpiry(t *testing.T) {
 	t.Parallel()
@@ -539,10 +471,7 @@ func TestMassExpiry(t *testing.T) {
 	}
 }
 
-// 26: what expires at once is not cleared away at once.
-func TestMassExpiryBlocks(t *testing.T) { TestMassExpiry(t) }
-
-// 32: under contention nobody gets through, or too many.
+// Known defect: under contention nobody is admitted, or too many are.
 func TestContention(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -569,10 +498,7 @@ func TestContention(t *testing.T) {
 	}
 }
 
-// 33: keys of one script in several slots.
-func TestCrossSlot(t *testing.T) { TestKeysOfAnyKind(t) }
-
-// 34: the server forgets its scripts.
+// Known defect: a server that forgets its scripts makes calls fail, or charges them twice.
 func TestForgottenScripts(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t, redistest.Own()).Client(t)

@@ -11,17 +11,14 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// Five articles stand behind this package. They walk through other limiters call
-// by call; here the same calls are made, on a real Redis whose clock the test
-// sets. Each step says what theirs answers and what ours does; where the two
-// differ it says why, and a difference without a reason fails.
+// The limiters that users of this package often know are Redisson's RRateLimiter, Guava's
+// RateLimiter, and counters and token buckets in Lua. TestCallsOfOtherLimiters makes a user's calls of
+// each, on a real Redis whose clock the test sets. Each step says what theirs answers and what
+// ours does. Where the two differ it says why, and a difference without a reason fails.
 //
-// Theirs is what the script or the library answers inside: Redisson's tryAcquire
-// shows only the boolean of it. Every call that Redisson has a second time as
-// asynchronous is a goroutine here. The annotations @RateLimit and @CountLimit of
-// the last article, with their keys (IP, USER, METHOD, CUSTOM), have no
-// counterpart in this package yet.
-func TestArticles(t *testing.T) {
+// Theirs is what the script or the library answers inside: Redisson's tryAcquire shows only the
+// boolean of it. Redisson has most calls a second time as asynchronous ones, for which Go has goroutines.
+func TestCallsOfOtherLimiters(t *testing.T) {
 	t.Parallel()
 	for name, tell := range map[string]func(*scene){
 		"RRateLimiter, one SMS a minute":    redissonSMS,
@@ -41,10 +38,10 @@ func TestArticles(t *testing.T) {
 	}
 }
 
-// callTold is one call of an article.
+// callTold is one call of another limiter, and the same call of ours.
 type callTold struct {
 	at     string        // the server's clock; "" is where the last call ended
-	call   string        // as the article makes it
+	call   string        // of the other limiter
 	do     func() string // the same with ours
 	theirs string
 	ours   string // "" is the same
@@ -222,7 +219,7 @@ const (
 	spentIsSpent = "what was spent stays spent under the new rate"
 )
 
-// The example that gave the project its first rule: one SMS a minute per phone.
+// One SMS a minute per phone.
 func redissonSMS(s *scene) {
 	l := s.limiter("sms", throttle.Sliding(3, time.Hour)) // until one is stored
 	phone, other := caller{s, l, "13612345678"}, caller{s, l, "13700000000"}
@@ -273,7 +270,7 @@ func redissonAnalysed(s *scene) {
 		{call: "a second caller that waits", do: one.line("second"), theirs: "refused, wait 1m0.003s", ours: "refused, wait 2m0s",
 			why: "each has a place of its own, and they wake together"},
 
-		// what the author missed: another rate, and windows of the calendar
+		// another rate, and windows of the calendar
 		{call: "trySetRate(OVERALL, 5, 60 s)", do: one.trySet(5, time.Minute), theirs: "false", ours: "true",
 			why: "nothing was stored, the limit was in code"},
 		{call: "trySetRate(OVERALL, 6, 60 s)", do: one.trySet(6, time.Minute), theirs: "false"},
@@ -357,8 +354,6 @@ func luaCounter(s *scene) {
 }
 
 // A bucket of 10 that gains 5 each minute at once, for a user and an endpoint.
-// What else the article says of it, limits of concurrency and totals, is not in
-// this package yet.
 func luaBucket(s *scene) {
 	bucket := caller{s, s.limiter("bucket", throttle.SteppedBucket(5, time.Minute, 10)), "user 17 /login"}
 	s.tell([]callTold{

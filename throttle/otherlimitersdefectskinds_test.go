@@ -15,10 +15,10 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// The rows of the table that each algorithm can get wrong in a way of its own:
-// see knowndefects_test.go.
+// Defects of other limiters that each algorithm can have in a way of its own: see
+// otherlimitersdefects_test.go.
 
-// 13: a key that ends by its TTL is one that would not be missed: then all can
+// A key that ends by its TTL is one that would not be missed: then all can
 // be had, or what was taken is paid.
 func TestLifeOfEachKind(t *testing.T) {
 	t.Parallel()
@@ -42,7 +42,7 @@ func TestLifeOfEachKind(t *testing.T) {
 	}
 }
 
-// 15: whatever the clock does, nothing goes before the newest grant, and
+// Whatever the clock does, nothing goes before the newest grant, and
 // nothing is credited.
 func TestTimeBackwardOfEachKind(t *testing.T) {
 	t.Parallel()
@@ -68,7 +68,7 @@ func TestTimeBackwardOfEachKind(t *testing.T) {
 	})
 }
 
-// 16: who is refused pays nothing, however often.
+// A caller that is refused pays nothing, however often it asks.
 func TestRefusedPaysInNoKind(t *testing.T) {
 	t.Parallel()
 	perKind(t, time.Second, func(s *scene, l *throttle.Limiter) {
@@ -82,11 +82,8 @@ func TestRefusedPaysInNoKind(t *testing.T) {
 	})
 }
 
-// 17: what can never be granted is an error in every kind.
-func TestMoreThanEachKindHolds(t *testing.T) { TestMostOfEachKind(t) }
-
-// 18: a fraction is told as a permit. What is told to be available is, and not
-// one more; but for the one that smooth lets go before it is paid.
+// Known defect: a fraction is told as a permit. Here exactly the permits that Peek tells can be
+// had. Only smooth gives one more, which is paid later.
 func TestAvailableIsWhole(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -123,7 +120,7 @@ func TestAvailableIsWhole(t *testing.T) {
 	})
 }
 
-// 19: after a change from an hour to a second somebody is blocked for the hour.
+// Known defect: after a change from an hour to a second somebody is blocked for the hour.
 // Leaky, smooth and warmup alone keep, among themselves, the time that is owed:
 // that is what they are, see Guava's setRate.
 func TestRateChangeKeepsNoOldDebt(t *testing.T) {
@@ -146,7 +143,7 @@ func TestRateChangeKeepsNoOldDebt(t *testing.T) {
 	}
 }
 
-// 28: a limit of zero, in no kind.
+// No kind takes a limit of zero.
 func TestZeroOfEachKind(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []throttle.Limit{
@@ -168,7 +165,7 @@ func TestZeroOfEachKind(t *testing.T) {
 	}
 }
 
-// 29: a cost of less than one gives permits, in no kind.
+// A cost of less than one is an error in each kind, and gives no permits.
 func TestNegativeCostOfEachKind(t *testing.T) {
 	t.Parallel()
 	perKind(t, time.Second, func(s *scene, l *throttle.Limiter) {
@@ -189,8 +186,8 @@ func TestNegativeCostOfEachKind(t *testing.T) {
 	})
 }
 
-// 30: the rest of a division is lost or gained, and the instants drift. In a
-// line each is that of exact arithmetic, rounded up once.
+// Known defect: the rest of a division is lost or gained, and the instants drift. Here
+// each instant in a line is that of exact arithmetic, rounded up once.
 func TestRestOfADivision(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -227,8 +224,8 @@ func TestRestOfADivision(t *testing.T) {
 	})
 }
 
-// 31: a job that waits as long as it was told is refused again, or could have come
-// earlier: in no kind, to the microsecond.
+// Known defect: a job that waits as long as it was told is refused again, or could have come
+// earlier. Here the instant is exact to the microsecond in each kind.
 func TestWaitOfEachKind(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -259,7 +256,7 @@ func TestWaitOfEachKind(t *testing.T) {
 	})
 }
 
-// 43: a refund frees permits of another window than that of its grant.
+// Known defect: a refund frees permits of another window than that of its grant.
 func TestRefundOfAnotherWindow(t *testing.T) {
 	t.Parallel()
 	perKind(t, time.Second, func(s *scene, l *throttle.Limiter) {
@@ -277,7 +274,7 @@ func TestRefundOfAnotherWindow(t *testing.T) {
 	})
 }
 
-// 43, where the window has just changed: the first instant of the new one.
+// The same at the first instant of a new window.
 func TestRefundAtTheEdge(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -296,8 +293,8 @@ func TestRefundAtTheEdge(t *testing.T) {
 	}
 }
 
-// 38: a wake-up that is lost leaves a job hanging that waits: it is a notice, and the end of
-// the nearest lease is looked at without it.
+// Known defect: a lost wake-up leaves a job waiting for ever. Here a waiter also looks at the end of
+// the nearest lease by itself.
 func TestLostWakeUp(t *testing.T) {
 	t.Parallel()
 	bubble(t, throttle.Concurrent(1, 10*time.Second), func(t *testing.T, limiter func() *throttle.Limiter, _ *redis.Client) {
@@ -317,7 +314,7 @@ func TestLostWakeUp(t *testing.T) {
 	})
 }
 
-// 39: permits are made out of nothing by the release of what has ended, or never was.
+// Known defect: permits are made out of nothing by the release of what has ended, or never was.
 func TestReleaseInflates(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -338,7 +335,7 @@ func TestReleaseInflates(t *testing.T) {
 	s.want(s.try(l, 1), false, time.Minute+time.Second)
 }
 
-// 40: a job that waits polls, and a place stays empty until it does: a release names the next.
+// Known defect: a job that waits polls, and a place stays empty until it does. Here a release names the next job.
 func TestNoWakeUpOnRelease(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -350,7 +347,7 @@ func TestNoWakeUpOnRelease(t *testing.T) {
 	s.want(s.job(l, "a", 1), true, time.Second)
 }
 
-// 41: a lease ends while its holder still runs: the holder's context ends with a
+// Known defect: a lease ends while its holder still runs. Here the holder's context ends with a
 // typed cause before anybody else gets the place, and the fence tells them apart.
 func TestLeaseEndsWhileHolderRuns(t *testing.T) {
 	t.Parallel()
@@ -387,7 +384,7 @@ func TestLeaseEndsWhileHolderRuns(t *testing.T) {
 	})
 }
 
-// 42: of several rules the first are charged, though a later one refuses.
+// Known defect: of several rules the first ones are charged, though a later one refuses.
 func TestPartialCharge(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
