@@ -137,7 +137,11 @@ func (m *coalescer) nodeAt(addr string) *node {
 // place.
 func (m *coalescer) forgetIdle(but string) {
 	m.nodes.Range(func(addr, l any) bool {
-		if addr != but && l.(*node).Idle() && m.nodes.CompareAndDelete(addr, l) {
+		if addr == but {
+			return true
+		}
+		waiting, inFlight := l.(*node).Calls()
+		if waiting == 0 && inFlight == 0 && m.nodes.CompareAndDelete(addr, l) {
 			m.known.Add(-1)
 		}
 		return true

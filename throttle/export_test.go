@@ -23,9 +23,10 @@ const (
 // Gathered is how many acquires of a client wait for others to come back.
 func Gathered(rdb redis.UniversalClient) int {
 	m := coalescerOf(rdb, false)
-	n := m.sole.Gathered()
+	n, _ := m.sole.Calls()
 	m.nodes.Range(func(_, l any) bool {
-		n += l.(*node).Gathered()
+		waiting, _ := l.(*node).Calls()
+		n += waiting
 		return true
 	})
 	return n

@@ -165,8 +165,8 @@ func TestScriptsShareAPipeline(t *testing.T) {
 		if n := len(server.requests); n > 800/10 {
 			t.Errorf("%d requests for 800 scripts of 40 callers, want them together", n)
 		}
-		if !p.batcher.Idle() {
-			t.Error("somebody waits for ever")
+		if waiting, inFlight := p.batcher.Calls(); waiting > 0 || inFlight > 0 {
+			t.Errorf("%d calls wait and %d requests are in flight still, want none", waiting, inFlight)
 		}
 	})
 }

@@ -112,12 +112,6 @@ func (p *Process) Stop() error {
 	return p.await()
 }
 
-// Abandon lets it believe that we are gone, and waits for its end.
-func (p *Process) Abandon() error {
-	_ = p.stdin.Close()
-	return p.await()
-}
-
 func (p *Process) await() error {
 	select {
 	case <-p.ended:

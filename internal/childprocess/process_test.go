@@ -81,8 +81,9 @@ func TestProcessEndsWithItsStarter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Abandon(); err == nil || p.State().ExitCode() != ForsakenCode {
-		t.Errorf("Abandon = %v, want that it ended with code %d", err, ForsakenCode)
+	_ = p.stdin.Close() // as when its starter is gone
+	if err := p.await(); err == nil || p.State().ExitCode() != ForsakenCode {
+		t.Errorf("it ended with %v, want code %d", err, ForsakenCode)
 	}
 }
 

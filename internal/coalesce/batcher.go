@@ -269,18 +269,11 @@ func (b *Batcher[C]) leave(p request[C]) {
 	}
 }
 
-// Idle says that no call waits or is in flight.
-func (b *Batcher[C]) Idle() bool {
+// Calls is how many calls wait to be sent, and how many requests are in flight.
+func (b *Batcher[C]) Calls() (waiting, inFlight int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.inFlight == 0 && len(b.waiting) == 0
-}
-
-// Gathered is how many calls wait to be sent.
-func (b *Batcher[C]) Gathered() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.waiting)
+	return len(b.waiting), b.inFlight
 }
 
 // drain lets all waiting calls go alone: behind a server that does not answer each would

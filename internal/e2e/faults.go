@@ -241,17 +241,3 @@ func (m *faultMaker) next(a Arrival, at time.Time) (f fault, after time.Duration
 func ceilSecond(d time.Duration) time.Duration {
 	return (d + time.Second - 1).Truncate(time.Second)
 }
-
-// Expect returns what the faults of one message come to if it is sent until it is
-// taken, tries times at most, and never while its phone number is closed.
-func (f Faults) Expect(id string, tries int) FaultStats {
-	m := newFaultMaker(f)
-	for range tries {
-		kind, _ := m.next(Arrival{ID: id}, time.Time{})
-		clear(m.closed)
-		if kind == faultNone {
-			break
-		}
-	}
-	return m.stats
-}

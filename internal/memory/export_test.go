@@ -3,9 +3,28 @@ package memory
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
 )
+
+// Keep makes keys live so much longer than they must: the clock of a test may go back further than a
+// key's life allows.
+func (s *Store) Keep(extra time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.extra = micros(extra)
+}
+
+// Drop loses what was spent on a key, and nothing else of it.
+func (s *Store) Drop(k luascripts.LimitKeys) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if key := s.keys.byName[k.Ledger()]; key != nil {
+		key.ledger = ledger{}
+		s.keys.put(key)
+	}
+}
 
 // Places are the tickets and promises on a key, by the name that the scripts have
 // for each set: to compare what no answer shows.

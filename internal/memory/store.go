@@ -29,24 +29,6 @@ func New(now func() time.Time) *Store {
 	return &Store{now: now}
 }
 
-// Keep makes keys live so much longer than they must. It is for tests, whose
-// clock goes backwards over what a key's life allows.
-func (s *Store) Keep(extra time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.extra = micros(extra)
-}
-
-// Drop loses what was spent on a key, and nothing else of it. It is for tests.
-func (s *Store) Drop(k luascripts.LimitKeys) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if key := s.keys.byName[k.Ledger()]; key != nil {
-		key.ledger = ledger{}
-		s.keys.put(key)
-	}
-}
-
 // Len is how many keys hold anything, and some that expired a moment ago.
 func (s *Store) Len() int {
 	s.mu.Lock()
