@@ -68,7 +68,7 @@ func wantFaults(t *testing.T, err error, texts []string) {
 	}
 }
 
-func TestPayText(t *testing.T) {
+func TestChargePolicyText(t *testing.T) {
 	t.Parallel()
 	for pay, text := range map[ChargePolicy]string{ChargeEveryAttempt: "every attempt", ChargeSuccess: "success", 2: "ChargePolicy(2)", 255: "ChargePolicy(255)"} {
 		want(t, pay.String(), text)

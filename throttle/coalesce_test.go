@@ -86,7 +86,7 @@ func (h *heldBack) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 // Acquires that come while others are under way are one script call, of at most 64;
 // each is decided as if it had come alone.
-func TestConcurrentAcquiresAreMerged(t *testing.T) {
+func TestConcurrentAcquiresAreCoalesced(t *testing.T) {
 	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -154,9 +154,9 @@ func TestLoneAcquireIsSentAtOnce(t *testing.T) {
 	}
 }
 
-// Each of a merged call fails alone: a key of another program is the fault of
+// Each call of a coalesced script fails alone: a key of another program is the fault of
 // one caller.
-func TestMergedCallsFailAlone(t *testing.T) {
+func TestCoalescedCallsFailAlone(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	held := holdBack(t, rdb)
@@ -188,7 +188,7 @@ func TestMergedCallsFailAlone(t *testing.T) {
 }
 
 // A full Redis refuses each of them, and nothing is half done.
-func TestMergedCallsOnAFullRedis(t *testing.T) {
+func TestCoalescedCallsOnAFullRedis(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t, redistest.Own()).Client(t)
 	held := holdBack(t, rdb)
@@ -219,7 +219,7 @@ func TestMergedCallsOnAFullRedis(t *testing.T) {
 
 // A caller whose context ends does not wait for the others, and pays nothing:
 // neither one whose call was sent, nor one whose call was not.
-func TestMergedCallerLeaves(t *testing.T) {
+func TestCoalescedCallerLeaves(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	held := holdBack(t, rdb)
@@ -261,8 +261,8 @@ func TestMergedCallerLeaves(t *testing.T) {
 	}
 }
 
-// The answer to a merged call is lost: each of its calls is charged once.
-func TestLostReplyOfMergedCalls(t *testing.T) {
+// The answer to a coalesced script is lost: each of its calls is charged once.
+func TestLostReplyOfCoalescedCalls(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	direct := server.Client(t)
@@ -301,7 +301,7 @@ func TestLostReplyOfMergedCalls(t *testing.T) {
 }
 
 // Who came first is first on the wider keys, too, whatever the narrow one is called.
-func TestMergedCallsKeepTheOrderOnWiderKeys(t *testing.T) {
+func TestCoalescedCallsKeepTheOrderOnWiderKeys(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	held := holdBack(t, rdb)
@@ -344,7 +344,7 @@ func TestMergedCallsKeepTheOrderOnWiderKeys(t *testing.T) {
 
 // When Redis is silent each caller hears of it within the client's own time-outs,
 // however many call: not after all those before it.
-func TestMergedCallersHearOfASilentRedisInTime(t *testing.T) {
+func TestCoalescedCallersHearOfASilentRedisInTime(t *testing.T) {
 	t.Parallel()
 	rdb, proxy := redistest.Behind(t, redistest.Start(t), func(o *redis.Options) {
 		o.MaxRetries, o.ReadTimeout, o.PoolTimeout, o.PoolSize = -1, 200*time.Millisecond, 200*time.Millisecond, 20

@@ -141,7 +141,7 @@ func crowdOnNodes(t *testing.T, rdb *redis.ClusterClient, gate *nodesGate, l *th
 
 // What comes on Cluster while calls to the same node are under way goes there in one
 // pipeline, one script for each slot. Each is decided as if it had come alone.
-func TestConcurrentAcquiresAreMergedOnCluster(t *testing.T) {
+func TestConcurrentAcquiresAreCoalescedOnCluster(t *testing.T) {
 	t.Parallel()
 	rdb, nodes := redistest.StartNodes(t, 3)
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(2, time.Minute), throttle.Config{})
@@ -201,7 +201,7 @@ func TestLoneAcquireOnClusterIsSentAtOnce(t *testing.T) {
 
 // One node forgets the library: what it can't run is sent again, and the library is
 // loaded once and not for each.
-func TestMergedCallsOnANodeWithoutTheLibrary(t *testing.T) {
+func TestCoalescedCallsOnANodeWithoutTheLibrary(t *testing.T) {
 	redistest.NeedFunctions(t) // it looks at FCALL
 	t.Parallel()
 	rdb, nodes := redistest.StartNodes(t, 3)
@@ -266,7 +266,7 @@ func (f *forgets) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 }
 
 // One node of a Cluster is gone: only those fail whose keys it has.
-func TestMergedCallsWithANodeDown(t *testing.T) {
+func TestCoalescedCallsWithANodeDown(t *testing.T) {
 	t.Parallel()
 	rdb, nodes := redistest.StartNodes(t, 3)
 	for _, node := range nodes {
@@ -341,7 +341,7 @@ func TestSilentNodeHoldsUpItsOwnKeys(t *testing.T) {
 
 // Slots move to another node while a crowd stands: who was sent to the old one is
 // decided by the new one.
-func TestMergedCallsFollowAMovedSlot(t *testing.T) {
+func TestCoalescedCallsFollowAMovedSlot(t *testing.T) {
 	t.Parallel()
 	rdb, nodes := redistest.StartNodes(t, 2)
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})

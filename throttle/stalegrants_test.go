@@ -40,7 +40,7 @@ func TestStaleGrantsAreAskedForEverLessOften(t *testing.T) {
 }
 
 // A task whose grants come too late again and again gives its worker back, for a moment that grows.
-func TestTaskIsPutOffWhenGrantsComeTooLate(t *testing.T) {
+func TestTaskIsDeferredWhenGrantsComeTooLate(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(3, time.Minute))

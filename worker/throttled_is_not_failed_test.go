@@ -221,7 +221,7 @@ func TestSwallowedDeferralCancelsItsBooking(t *testing.T) {
 }
 
 // Every attempt pays, one that panics too: it may have sent.
-func TestPanicAfterGrantIsPaid(t *testing.T) {
+func TestPanicAfterGrantIsCharged(t *testing.T) {
 	t.Parallel()
 	r, w, seen := newRig(t), &witness{}, &runs{}
 	cfg := policies(phone("sms", 600*ms))

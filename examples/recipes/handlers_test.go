@@ -110,7 +110,7 @@ func TestSend(t *testing.T) {
 	})
 }
 
-func TestPaySuccess(t *testing.T) {
+func TestChargeSuccess(t *testing.T) {
 	t.Parallel()
 	policies := policiesOf(t, "Paying for success only")
 	inBubble(t, func(t *testing.T, b *bed) {
@@ -129,8 +129,8 @@ func TestPaySuccess(t *testing.T) {
 	})
 }
 
-// TestWhichAttemptsPay holds the table of the page, but for a process that dies.
-func TestWhichAttemptsPay(t *testing.T) {
+// TestWhichAttemptsAreCharged holds the table of the page, but for a process that dies.
+func TestWhichAttemptsAreCharged(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("it failed")
 	for name, tc := range map[string]struct {

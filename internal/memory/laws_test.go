@@ -207,8 +207,8 @@ func TestWaitIsTight(t *testing.T) {
 	})
 }
 
-// TestFreeIsFree: what is free is granted, and one permit more is not.
-func TestFreeIsFree(t *testing.T) {
+// TestWhatIsToldFreeIsFree: what is free is granted, and one permit more is not.
+func TestWhatIsToldFreeIsFree(t *testing.T) {
 	eachKind(t, func(h *history) {
 		for range rapid.IntRange(3, 40).Draw(h.T, "length") {
 			h.move(false)

@@ -17,10 +17,10 @@ import (
 	"github.com/headwayq/headway/throttle"
 )
 
-// Of a batch that goes on, what was deferred for the pause for the pause comes back in the order of the source, also
-// when its feeder has died just before; what runs is not marked as due. A hundred such marks would keep
+// When a batch goes on, the tasks that its pause deferred come back in the order of the source, also
+// when its feeder has died just before. Tasks that run are not marked as due. A hundred such marks would keep
 // pools from everything that is due on the queue.
-func TestResumeBringsBackWhatWasPutAway(t *testing.T) {
+func TestResumeBringsBackWhatThePauseDeferred(t *testing.T) {
 	t.Parallel()
 	for name, lease := range map[string]time.Duration{"without a feeder": 0, "behind a feeder that died": feedLease} {
 		t.Run(name, func(t *testing.T) {

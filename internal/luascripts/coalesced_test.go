@@ -7,8 +7,8 @@ import (
 )
 
 // The tokens of a key that is never idle do not grow: what is older than RESENT_WITHIN and
-// the window goes as fast as new ones come, also when calls come merged.
-func TestMergedCallsForgetOldTokens(t *testing.T) {
+// the window goes as fast as new ones come, also when calls are coalesced.
+func TestCoalescedCallsForgetOldTokens(t *testing.T) {
 	t.Parallel()
 	rdb, raw := timed(t)
 	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 1_000_000, Window: time.Second}, NewLimitKeys("hw", "rule", "id")
@@ -127,8 +127,8 @@ func TestPostponesLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// Of merged calls of one template, on one key or on several, none has to be asked again.
-func TestMergedCallsOnOneKeyAndOnOthers(t *testing.T) {
+// Of coalesced calls of one template, on one key or on several, none has to be asked again.
+func TestCoalescedCallsOnOneKeyAndOnOthers(t *testing.T) {
 	t.Parallel()
 	rdb, _ := timed(t)
 	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}

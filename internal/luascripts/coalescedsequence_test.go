@@ -15,9 +15,9 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 )
 
-// Merged calls answer and leave behind what the same calls do one after another: of two
-// keys one is asked by merged calls, and the other by one call after another.
-func TestMergedCallsAreAsOneAfterAnother(t *testing.T) {
+// Coalesced calls answer and leave behind what the same calls do one after another: of two
+// keys one is asked by coalesced calls, and the other by one call after another.
+func TestCoalescedCallsAreAsOneAfterAnother(t *testing.T) {
 	t.Parallel()
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
@@ -48,17 +48,17 @@ func TestMergedCallsAreAsOneAfterAnother(t *testing.T) {
 // sequence is a trace on the keys of both.
 type sequence struct {
 	*rapid.T
-	ctx     context.Context
-	rdb     redis.UniversalClient
-	raw     *redis.Client
-	now     time.Time
-	setTime func(time.Time)
-	merged  LimitKeys
-	single  LimitKeys
-	limits  []Numbers // of processes that are not all of one release
-	tokens  uint64
-	held    []grant
-	latest  int64 // that the clock was
+	ctx       context.Context
+	rdb       redis.UniversalClient
+	raw       *redis.Client
+	now       time.Time
+	setTime   func(time.Time)
+	coalesced LimitKeys
+	single    LimitKeys
+	limits    []Numbers // of processes that are not all of one release
+	tokens    uint64
+	held      []grant
+	latest    int64 // that the clock was
 }
 
 type grant struct {
@@ -70,7 +70,7 @@ type grant struct {
 func runSequence(rt *rapid.T, rdb redis.UniversalClient, raw *redis.Client, back bool, setTime func(time.Time)) {
 	w := &sequence{
 		T: rt, ctx: context.Background(), rdb: rdb, raw: raw, now: start, setTime: setTime,
-		merged: NewLimitKeys("hw", "merged", "id"), single: NewLimitKeys("hw", "single", "id"),
+		coalesced: NewLimitKeys("hw", "coalesced", "id"), single: NewLimitKeys("hw", "single", "id"),
 	}
 	raw.FlushDB(w.ctx)
 	setTime(w.now)
@@ -121,7 +121,7 @@ func (w *sequence) acquire() {
 			a.Token = rapid.SampledFrom(w.held).Draw(w.T, "held").token
 		}
 		b := a
-		b.Rules = one(w.merged, a.Rules[0].Numbers, a.Rules[0].Cost)
+		b.Rules = one(w.coalesced, a.Rules[0].Numbers, a.Rules[0].Cost)
 		calls = append(calls, &Call{AcquireArgs: b})
 	}
 	if err := AcquireMany(w.ctx, w.rdb, calls); err != nil {
@@ -136,7 +136,7 @@ func (w *sequence) acquire() {
 		}
 		want.Left = []int{0}
 		if diff := gocmp.Diff(want, b.AcquireReply); diff != "" {
-			w.Fatalf("call %d of %d, %+v, at %d us: merged (+) and alone (-) differ:\n%s", i+1, len(calls), c, w.now.UnixMicro(), diff)
+			w.Fatalf("call %d of %d, %+v, at %d us: coalesced (+) and alone (-) differ:\n%s", i+1, len(calls), c, w.now.UnixMicro(), diff)
 		}
 		if want.Status == Granted {
 			w.held = slices.DeleteFunc(w.held, func(h grant) bool { return h.token == b.Token }) // one that was lost with the ledger
@@ -149,7 +149,7 @@ func (w *sequence) args() AcquireArgs {
 	n := rapid.SampledFrom(w.limits).Draw(w.T, "limit")
 	cost := rapid.OneOf(rapid.Just(1), rapid.IntRange(1, min(4, n.Permits)), rapid.IntRange(1, n.Permits)).Draw(w.T, "cost")
 	a := AcquireArgs{
-		Rules: one(w.merged, n, cost), MaxWait: -1, Mode: rapid.SampledFrom([]Mode{Try, GrantOrBook}).Draw(w.T, "mode"),
+		Rules: one(w.coalesced, n, cost), MaxWait: -1, Mode: rapid.SampledFrom([]Mode{Try, GrantOrBook}).Draw(w.T, "mode"),
 		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond, time.Hour}).Draw(w.T, "inline"),
 	}
 	if a.Mode == GrantOrBook {
@@ -177,7 +177,7 @@ func (w *sequence) correct(op int) {
 	closed := rapid.SampledFrom([]time.Duration{0, n.Window / 3, n.Window}).Draw(w.T, "closed for")
 	lose := rapid.IntRange(0, 5).Draw(w.T, "lose") == 0
 	var answers []string
-	for _, k := range []LimitKeys{w.merged, w.single} {
+	for _, k := range []LimitKeys{w.coalesced, w.single} {
 		var got any
 		var err error
 		switch {
@@ -200,15 +200,15 @@ func (w *sequence) correct(op int) {
 		answers = append(answers, fmt.Sprintf("%+v", got))
 	}
 	if answers[0] != answers[1] {
-		w.Fatalf("a correction answers %s on the key of merged calls, %s on that of single ones", answers[0], answers[1])
+		w.Fatalf("a correction answers %s on the key of coalesced calls, %s on that of single ones", answers[0], answers[1])
 	}
 }
 
 // compare looks at the ledgers, at who holds grants that a copy may still ask for,
 // and at the lives of all keys.
 func (w *sequence) compare() {
-	if short, long := w.raw.Get(w.ctx, w.merged.ledger).Val(), w.raw.Get(w.ctx, w.single.ledger).Val(); short != long {
-		w.Fatalf("at %d us the ledgers are\n%q by merged calls,\n%q by single ones", w.now.UnixMicro(), short, long)
+	if short, long := w.raw.Get(w.ctx, w.coalesced.ledger).Val(), w.raw.Get(w.ctx, w.single.ledger).Val(); short != long {
+		w.Fatalf("at %d us the ledgers are\n%q by coalesced calls,\n%q by single ones", w.now.UnixMicro(), short, long)
 	}
 	w.forget()
 	if len(w.held) > 0 {
@@ -216,9 +216,9 @@ func (w *sequence) compare() {
 		for _, h := range w.held {
 			tokens = append(tokens, tokenText(h.token))
 		}
-		short, long := w.raw.ZMScore(w.ctx, w.merged.tokens, tokens...).Val(), w.raw.ZMScore(w.ctx, w.single.tokens, tokens...).Val()
+		short, long := w.raw.ZMScore(w.ctx, w.coalesced.tokens, tokens...).Val(), w.raw.ZMScore(w.ctx, w.single.tokens, tokens...).Val()
 		if diff := gocmp.Diff(long, short); diff != "" {
-			w.Fatalf("at %d us the scores of %+v of merged calls (+) and single ones (-) differ:\n%s", w.now.UnixMicro(), w.held, diff)
+			w.Fatalf("at %d us the scores of %+v of coalesced calls (+) and single ones (-) differ:\n%s", w.now.UnixMicro(), w.held, diff)
 		}
 	}
 	for _, k := range w.raw.Keys(w.ctx, "hw:*").Val() {

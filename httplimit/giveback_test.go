@@ -78,7 +78,7 @@ func (refusal) RedisError()     {}
 
 // Redis is away for half a minute while a handler ends. When Redis is back, its slot is free and its permit comes back, long
 // before the lease would have ended.
-func TestVirtualSettlementIsRepeatedUntilRedisAnswers(t *testing.T) {
+func TestVirtualGivingBackIsRepeatedUntilRedisAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
@@ -96,13 +96,13 @@ func TestVirtualSettlementIsRepeatedUntilRedisAnswers(t *testing.T) {
 		}
 		away.on.Store(true)
 		if away.triedIn(time.Minute) != 0 {
-			t.Error("what is settled is tried still")
+			t.Error("what was given back is tried still")
 		}
 	})
 }
 
 // A lease that has ended by itself is not released any more.
-func TestVirtualSettlementEndsWithTheLease(t *testing.T) {
+func TestVirtualGivingBackEndsWithTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
@@ -123,7 +123,7 @@ func TestVirtualSettlementEndsWithTheLease(t *testing.T) {
 }
 
 // A key's own limit may be far longer than that of its rule. Redis is away for longer than the rule's.
-func TestVirtualSettlementGoesByTheLimitOfTheKey(t *testing.T) {
+func TestVirtualGivingBackGoesByTheLimitOfTheKey(t *testing.T) {
 	t.Parallel()
 	for name, rules := range map[string][2]string{
 		"permits": {"sliding 1/1m", "sliding 1/1h"},
@@ -158,7 +158,7 @@ func TestVirtualSettlementGoesByTheLimitOfTheKey(t *testing.T) {
 }
 
 // What Redis refuses for good it would refuse again. What it can't do at the moment it can do soon, or when an operator has mended it.
-func TestVirtualSettlementEndsWithARefusal(t *testing.T) {
+func TestVirtualGivingBackEndsWithARefusal(t *testing.T) {
 	t.Parallel()
 	never := refusal("WRONGTYPE Operation against a key holding the wrong kind of value")
 	cantSave := refusal("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.")
@@ -209,7 +209,7 @@ func TestVirtualSettlementEndsWithARefusal(t *testing.T) {
 }
 
 // A request holds two slots. Redis refuses to end one for good, and does not answer about the other, which is ended later.
-func TestVirtualSettlementOfTwoSlots(t *testing.T) {
+func TestVirtualGivingBackOfTwoSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
@@ -239,7 +239,7 @@ func TestVirtualSettlementOfTwoSlots(t *testing.T) {
 }
 
 // Nothing is left running when the user has closed the client.
-func TestVirtualSettlementEndsWithTheClient(t *testing.T) {
+func TestVirtualGivingBackEndsWithTheClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, server := redistest.Mini(t)
@@ -260,8 +260,8 @@ func TestVirtualSettlementEndsWithTheClient(t *testing.T) {
 	})
 }
 
-// A hook of the client that panics ends the settlement, and neither the process nor other settlements.
-func TestVirtualSettlementOutlivesAPanic(t *testing.T) {
+// A hook of the client that panics ends the giving back of this request, and neither the process nor that of other requests.
+func TestVirtualGivingBackOutlivesAPanic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)

@@ -34,7 +34,7 @@ func commandsOf(t *testing.T, rdb *redis.Client) (sum int) {
 
 // A call that comes alone asks little of Redis: each command is a microsecond of what
 // the call takes.
-func TestALoneCallAsksLittle(t *testing.T) {
+func TestCallOnAnIdleKeySendsFewCommands(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		n      Numbers
