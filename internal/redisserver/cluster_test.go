@@ -1,10 +1,11 @@
 package redisserver
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -111,7 +112,9 @@ func TestWatched(t *testing.T) {
 	if first, err = w.Master(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second) // sentinels tell each other
+	if err := until(t.Context(), formsWithin, func() (bool, error) { return sentinelsKnow(t.Context(), w, first) }); err != nil {
+		t.Fatal(err)
+	}
 	if err := first.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -124,4 +127,21 @@ func TestWatched(t *testing.T) {
 	if err := w.Settled(t.Context(), formsWithin); err != nil {
 		t.Error(err)
 	}
+}
+
+// sentinelsKnow says whether each sentinel names a server as the master, and knows its replicas and the other sentinels.
+// Before that they might fail to agree on another master when it dies.
+func sentinelsKnow(ctx context.Context, w *Watched, master *Process) (bool, error) {
+	for _, s := range w.Sentinels {
+		c := sentinelClient(s)
+		m, err := c.Master(ctx, MasterName).Result()
+		if err = errors.Join(err, c.Close()); err != nil {
+			return false, err
+		}
+		known := m["num-slaves"] + " replicas, " + m["num-other-sentinels"] + " sentinels"
+		if net.JoinHostPort(m["ip"], m["port"]) != master.Addr() || m["flags"] != "master" || known != "2 replicas, 2 sentinels" {
+			return false, fmt.Errorf("a sentinel knows %v with %s", m["flags"], known)
+		}
+	}
+	return true, nil
 }
