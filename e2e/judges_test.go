@@ -81,14 +81,18 @@ func spentBy(grants []grant) []judge.Spent {
 // handler had begun, no limiter could call it back.
 func tooClose(arrivals []e2e.Arrival, W time.Duration, heldUp map[string]bool) []string {
 	var faults []string
-	last := make(map[string]e2e.Arrival)
+	last, byPhone := make(map[string]e2e.Arrival), make(map[string]*judge.Arrivals)
 	for _, a := range arrivals {
 		if heldUp[a.ID] {
 			continue
 		}
-		before, ok := last[a.Key]
+		if byPhone[a.Key] == nil {
+			byPhone[a.Key] = &judge.Arrivals{N: 1, Window: W}
+		}
+		before := last[a.Key]
 		last[a.Key] = a
-		if gap := time.Duration(a.ArrivedUs-before.GrantedUs) * time.Microsecond; ok && gap < W {
+		if byPhone[a.Key].Add(a.GrantedUs, a.ArrivedUs, 1) {
+			gap := time.Duration(a.ArrivedUs-before.GrantedUs) * time.Microsecond
 			faults = append(faults, fmt.Sprintf("%s: %s arrived %v after the grant of %s", a.Phone, a.ID, gap, before.ID))
 		}
 	}

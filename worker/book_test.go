@@ -15,6 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/judge"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -202,10 +203,12 @@ func TestBookedUnderSeveralRules(t *testing.T) {
 func wantAtMost(t *testing.T, at []time.Time, n int, window time.Duration) {
 	t.Helper()
 	slices.SortFunc(at, time.Time.Compare)
-	for i := n; i < len(at); i++ {
-		if gap := at[i].Sub(at[i-n]); gap < window {
-			t.Errorf("%d grants within %v, want at most %d in %v", n+1, gap, n, window)
-		}
+	spent := make([]judge.Spent, len(at))
+	for i, instant := range at {
+		spent[i] = judge.Spent{At: instant.UnixMicro(), Cost: 1}
+	}
+	for _, i := range judge.Windows(spent, n, window) {
+		t.Errorf("%d grants within %v, want at most %d in %v", n+1, at[i].Sub(at[i-n]), n, window)
 	}
 }
 

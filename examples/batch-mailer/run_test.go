@@ -21,6 +21,7 @@ import (
 
 	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/internal/e2e/mailtest"
+	"github.com/headwayq/headway/internal/judge"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle/gate"
 )
@@ -122,28 +123,31 @@ func TestRun(t *testing.T) {
 	// which they were let through, and that none came before that.
 	log := s.server.Arrivals()
 	slices.SortStableFunc(log, func(a, b mailtest.Arrival) int { return a.Granted.Compare(b.Granted) })
-	ids, last := map[string]bool{}, map[string]mailtest.Arrival{}
-	for i, a := range log {
+	ids, all, perRecipient := map[string]bool{}, []judge.Spent{}, map[string][]judge.Spent{}
+	for _, a := range log {
 		ids[a.ID] = true
 		if a.Granted.Before(s.clock.Opens) || a.At.Before(a.Granted) {
 			t.Errorf("mail %s was let through at %v and came at %v, with the gate open from %v", a.ID, a.Granted, a.At, s.clock.Opens)
 		}
-		if b, ok := last[a.To]; ok && a.Granted.Sub(b.Granted) < 2500*time.Millisecond {
-			t.Errorf("mails %s and %s were let through within %v, want 2.5s", b.ID, a.ID, a.Granted.Sub(b.Granted))
-		}
-		last[a.To] = a
-		if i >= 10 && a.Granted.Sub(log[i-10].Granted) < 500*time.Millisecond {
-			t.Errorf("11 mails were let through within %v, want 10 in 500ms", a.Granted.Sub(log[i-10].Granted))
+		one := judge.Spent{At: a.Granted.UnixMicro(), Cost: 1}
+		all, perRecipient[a.To] = append(all, one), append(perRecipient[a.To], one)
+	}
+	for _, i := range judge.Windows(all, 10, 500*time.Millisecond) {
+		t.Errorf("mail %s was let through as one more than 10 in 500ms", log[i].ID)
+	}
+	for to, mails := range perRecipient {
+		if over := judge.Windows(mails, 1, 2500*time.Millisecond); len(over) > 0 {
+			t.Errorf("%d mails to %s were let through within 2.5s of the one before", len(over), to)
 		}
 	}
-	if len(log) != 60 || len(ids) != 60 || len(last) != 30 {
-		t.Errorf("%d mails came, %d of them different, to %d recipients; want 60 to 30, each once", len(log), len(ids), len(last))
+	if len(log) != 60 || len(ids) != 60 || len(perRecipient) != 30 {
+		t.Errorf("%d mails came, %d of them different, to %d recipients; want 60 to 30, each once", len(log), len(ids), len(perRecipient))
 	}
 
 	var accepted, recipients, twice int
 	field(t, stdout.String(), "accepted", "%d by the SMTP server, for %d recipients; %d", &accepted, &recipients, &twice)
-	if accepted != len(log) || recipients != len(last) || twice != 0 {
-		t.Errorf("the summary says %d mails to %d recipients, %d twice; the log has %d to %d", accepted, recipients, twice, len(log), len(last))
+	if accepted != len(log) || recipients != len(perRecipient) || twice != 0 {
+		t.Errorf("the summary says %d mails to %d recipients, %d twice; the log has %d to %d", accepted, recipients, twice, len(log), len(perRecipient))
 	}
 	var admissions int
 	var perMail float64

@@ -102,6 +102,7 @@ var testEdges = map[string][]string{
 	"throttle/throttletest": {"event"},
 	"worker":                {"inspect", "queue/batch", "throttle/gate", "internal/judge"},
 	"internal/e2e/mailtest": {"queue/schedule"},
+	"examples/batch-mailer": {"internal/judge"},
 	"queue/schedule":        {"throttle"},
 	"metrics":               {"worker", "queue"},
 	"dashboard":             {"worker", "queue/schedule", "internal/history"},
