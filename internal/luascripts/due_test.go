@@ -127,3 +127,30 @@ func TestFullRedisAndWhatIsDue(t *testing.T) {
 	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: PoolMark{1}, Others: minute}, "a")
 	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: PoolMark{2}, Others: minute}, "a")
 }
+
+func TestDue(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	reply, err := Due(t.Context(), a.rdb, a.q, DueArgs{Room: 10})
+	if err != nil || !reply.Now.Equal(start) || !reply.Again.IsZero() || len(reply.Tasks) != 0 {
+		t.Errorf("Due of nothing = %+v, %v, want nothing", reply, err)
+	}
+	ids := []string{"a", "b", "c", "d"}
+	a.put("active", ids...)
+	for i, id := range ids {
+		a.deferTask(id, time.Duration(i)*time.Second, "")
+	}
+	a.raw.Del(t.Context(), a.q.Task("b"))
+	reply, err = Due(t.Context(), a.rdb, a.q, DueArgs{Lead: 1500 * time.Millisecond, Room: 10})
+	want := []DueTask{{"a", start, "retry", "sms 1 key", pool, Wait{}}, {"b", start.Add(time.Second), "", "sms 1 key", PoolMark{}, Wait{}}}
+	same := func(x, y DueTask) bool {
+		return x.ID == y.ID && x.At.Equal(y.At) && x.State == y.State && x.Record == y.Record && x.Pool == y.Pool
+	}
+	if err != nil || !slices.EqualFunc(reply.Tasks, want, same) || !reply.Again.Equal(start.Add(500*time.Millisecond)) {
+		t.Errorf("Due = %+v, %v, want %+v", reply, err, want)
+	}
+	reply, err = Due(t.Context(), a.rdb, a.q, DueArgs{Lead: minute, Room: 1})
+	if err != nil || len(reply.Tasks) != 2 || !reply.More {
+		t.Errorf("Due of one = %+v, %v, want a, b that is gone beside, and that there is more", reply, err)
+	}
+}
