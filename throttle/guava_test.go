@@ -263,7 +263,7 @@ func TestGuavaWarmUpTimeWithWeights(t *testing.T) {
 	})
 }
 
-// A warm-up that takes no time is refused: Guava divides by it, and then admits everything.
+// A warm-up that takes no time is refused. With Guava such a limiter admits everything.
 func TestWarmUpOfZeroIsRefused(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{})

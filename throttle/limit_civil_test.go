@@ -120,8 +120,7 @@ func TestDayOfClocksSetForwardIsShort(t *testing.T) {
 	}
 }
 
-// A day of 25 hours ends at midnight. 24 hours after its last hour began lies in the next day,
-// and an end that is computed so is a day late.
+// A day of 25 hours ends at its own midnight. Limiters that add fixed hours have put its end into the next day.
 func TestLongDayEndsAtMidnight(t *testing.T) {
 	t.Parallel()
 	civilCase{"America/New_York", Day, "2026-11-01T23:30:00-05:00", "2026-11-01T00:00:00-04:00", "2026-11-02T00:00:00-05:00", ""}.check(t)
