@@ -93,7 +93,7 @@ func TestFakeLimitForAWhile(t *testing.T) {
 	for at, want := range map[time.Duration]int{time.Hour - time.Second: 2, time.Hour: 1} {
 		f.Set(time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC).Add(at))
 		if limit, err := throttle.ForWorkers.LimitOfKey(t.Context(), l, "k"); err != nil || limit.Permits() != want {
-			t.Errorf("LimitInForce after %v = %v, %v, want %d permits", at, limit, err, want)
+			t.Errorf("LimitOfKey after %v = %v, %v, want %d permits", at, limit, err, want)
 		}
 	}
 }
