@@ -60,7 +60,7 @@ func (o Op) String() string {
 }
 
 // Call is what a recognised call acts on. Every string is a part of the
-// call's own keys and arguments, except the retryKey of an archive.
+// call's own keys and arguments, except the RetryKey of an archive.
 type Call struct {
 	Queue     string
 	TaskID    string // empty for a dequeue: nobody knows yet
@@ -116,7 +116,7 @@ var scriptShapes = map[string]*scriptShape{
 
 // Recognise says which of asynq's scripts a call is. It is on the path of every
 // dequeue and every done, so it compares parts of the given strings and builds
-// none (but the retryKey of an archive).
+// none (but the RetryKey of an archive).
 //
 // Headway's own scripts touch active and lease too, so they must be sent
 // through the client inside of the adapter: here they would be OpUnknown.

@@ -172,7 +172,7 @@ func TestRecogniseAllocates(t *testing.T) {
 	for _, c := range scriptCalls("default", "0b3c4f0e-1d2f-4a55-9f1e-2f5b3a1d9c10") {
 		want := 0.0
 		if c.op == OpArchive {
-			want = 1 // its retryKey
+			want = 1 // its RetryKey
 		}
 		if got := testing.AllocsPerRun(100, func() { Recognise(c.sha, c.keys, c.args) }); got != want {
 			t.Errorf("Recognise(%s) allocates %v times, want %v", c.name, got, want)

@@ -116,8 +116,8 @@ func drawSeed() uint64 {
 	return 1 + uint64(binary.BigEndian.Uint32(b[:]))
 }
 
-// parseLimit reads a limit of the one kind that the proofs know, see
-// [arrivalCheck].
+// parseLimit reads a limit of the one kind that the proofs know: the gateway of
+// internal/e2e judges arrivals by sliding windows.
 func parseLimit(text string) (throttle.Limit, error) {
 	limit, err := throttle.ParseLimit(text)
 	if kind := limit.Kind(); err == nil && kind != "sliding" {
