@@ -91,7 +91,7 @@ var edges = map[string][]string{
 	"tools/drawlimits":          {"throttle", "internal/redisserver"},
 	"e2e":                       {},
 	"tools/imports":             {},
-	"tools/measures":            {"internal/luascripts", "internal/redisserver"},
+	"tools/measures":            {"internal/luascripts", "internal/redisserver", "throttle"},
 	"tools/measures/oneacquire": {"throttle", "tools/measures/trace"},
 	"tools/measures/trace":      {},
 }

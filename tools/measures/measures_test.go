@@ -98,3 +98,41 @@ func TestPackagesAndTypesAreNotScattered(t *testing.T) {
 		}
 	}
 }
+
+// What a script needs is found over several steps, and nothing else is counted.
+func TestAcquireLua(t *testing.T) {
+	t.Parallel()
+	const a, b, c = "\nlocal b = require(\"limit/b\")\nend\n", "\nlocal f = tokens.spend\nlocal other = \"limit/acquire\"\nend\n", "\nlocal f = tokens.spend_all\nend\n"
+	bytes, ways := acquireLua("#!lua\nmodules[\"limit/b\"] = function()" + b + "modules[\"limit/acquire\"] = function()" + a + "modules[\"limit/c\"] = function()" + c)
+	if bytes != len(a)+len(b) || ways != 1 {
+		t.Errorf("%d bytes and %d ways, want %d and 1", bytes, ways, len(a)+len(b))
+	}
+}
+
+// The sources of the repository have what the table of goals counts.
+func TestMeasuresFindTheirSources(t *testing.T) {
+	t.Parallel()
+	if n, err := retryLayers("../.."); err != nil || n < 1 || n > 4 {
+		t.Errorf("%d retry layers, %v, want 1 to 4", n, err)
+	}
+	if n, err := asynqPins("../.."); err != nil || n != 1 {
+		t.Errorf("%d packages pin asynq's scripts, %v, want 1", n, err)
+	}
+}
+
+// A line number in an error of Redis leads to the line of Lua that failed.
+func TestErrorLeadsToFile(t *testing.T) {
+	t.Parallel()
+	ok, err := errorLeadsToFile("../..")
+	if errors.Is(err, redisserver.ErrNoServer) {
+		t.Skip(err)
+	}
+	if err != nil || !ok {
+		t.Errorf("it leads to a file: %v, %v", ok, err)
+	}
+	for _, text := range []string{"WRONGTYPE", "acquire.lua at limit/acquire.lua:1: WRONGTYPE", "acquire.lua at limit/none.lua:1: WRONGTYPE"} {
+		if leadsToCall("../..", text) {
+			t.Errorf("%q leads to a call of Redis, want not", text)
+		}
+	}
+}
