@@ -48,7 +48,7 @@ func (b *bench) markdown() string {
 		"above 1 is good where a figure is a rate (/s), " +
 		"and bad where it is a time, a size or a count. Everybody who uses go-redis has the same options, its defaults."))
 	s.WriteString(paragraph("In this build: " + strings.Join(versions(), ", ") + ". Not measured, because they could not be fetched through " +
-		"the Go module proxy when this was written: " + strings.Join(unavailable, ", ") + "."))
+		"the Go module proxy: " + strings.Join(unavailable, ", ") + "."))
 	if targets := b.targets(); len(targets) > 0 {
 		s.WriteString("## Targets\n\n" + table(targets))
 	}
