@@ -1,6 +1,9 @@
 // Package rediserr says what an error of a Redis call means: whether the server answered,
-// whether its refusal passes, and whether the call may have run. Every decision to send a
-// call again is made from this one list. docs/architecture.md lists who decides.
+// whether its refusal passes, and whether the call may have run. Limiters, pools and clients
+// decide by this list whether to send a call again; docs/architecture.md says who they are.
+// internal/luascripts looks at the text itself where a server can't run its library of
+// functions, and where a slot moves to another node. internal/precheck and `headway doctor`
+// look themselves for a right that a user lacks.
 package rediserr
 
 import (
