@@ -17,7 +17,7 @@ import (
 const silenceMax = 15 * time.Second
 
 // subscriber listens to clients that book tasks for our queues: one that is due
-// before all others must not wait for the next look. What is published while the
+// before its waker looks again must not wait for that look. What is published while the
 // connection is broken is found by that look. It also hears of those who look at what the
 // pool decides.
 type subscriber struct {

@@ -77,8 +77,8 @@ func (t *EnqueueTask) put(c redis.Scripter) (state string, when any) {
 	return "pending", t.Since
 }
 
-// ParseNotice reads what enqueue.lua tells on the channel: how long it is until the first
-// instant of the due index.
+// ParseNotice reads what enqueue.lua tells on the channel: how long it is until a task is due
+// for which pools may not look by themselves.
 func ParseNotice(payload string) (time.Duration, error) {
 	us, err := strconv.ParseInt(payload, 10, 64)
 	if err != nil || us < 0 {
@@ -87,7 +87,7 @@ func ParseNotice(payload string) (time.Duration, error) {
 	return time.Duration(us) * time.Microsecond, nil
 }
 
-// Notify tells pools how long it is until the first instant of a queue's due index.
+// Notify tells pools how long it is until a task of a queue is due.
 func Notify(ctx context.Context, c redis.UniversalClient, k QueueKeys, wait time.Duration) error {
 	if err := c.Publish(ctx, k.due, micros(max(0, wait))).Err(); err != nil {
 		return fmt.Errorf("PUBLISH: %w", err)
@@ -95,7 +95,7 @@ func Notify(ctx context.Context, c redis.UniversalClient, k QueueKeys, wait time
 	return nil
 }
 
-// Channel is where is told that the first instant of the due index is a new one.
+// Channel is where pools are told of a task that is due before they look again.
 func (k QueueKeys) Channel() string { return k.due }
 
 // NameQueue puts a queue into asynq's list of all queues, as asynq's own client does

@@ -213,7 +213,7 @@ func TestScheduledByAUserStays(t *testing.T) {
 	}
 }
 
-// Pools hear of a booking that is the next one, and of no other.
+// Pools hear of a booking that is due before all others, and not of one for which they look anyway.
 func TestEnqueueTellsTheFirstInstant(t *testing.T) {
 	t.Parallel()
 	a := newQueue(t)
@@ -241,6 +241,32 @@ func TestEnqueueTellsTheFirstInstant(t *testing.T) {
 	for _, payload := range []string{"", "x", "-1"} {
 		if d, err := ParseNotice(payload); err == nil {
 			t.Errorf("Told(%q) = %v, want an error", payload, d)
+		}
+	}
+}
+
+// A pool may have read already what comes due within a second: it does not look again for that. So a booking is
+// told although such a task comes before it, as one that runs or one for which no worker is free.
+func TestEnqueueTellsOfABookingBehindOneThatIsDue(t *testing.T) {
+	t.Parallel()
+	a := newQueue(t)
+	sub := a.raw.Subscribe(t.Context(), a.q.Channel())
+	defer sub.Close()
+	if _, err := sub.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.enqueue(1, []int64{1, 1, 1}, a.booked("due", 1, -100*time.Millisecond), a.booked("soon", 2, 10*time.Millisecond), a.booked("later", 3, 2*time.Second))
+	a.enqueue(2, []int64{1}, a.booked("now", 4, time.Millisecond))
+	a.enqueue(3, []int64{1}, a.booked("before the later one", 5, 1500*time.Millisecond))
+	a.enqueue(4, []int64{1}, a.booked("after it", 6, 3*time.Second))
+	a.enqueue(5, []int64{1}, a.booked("end", 7, 0))
+	for _, want := range []time.Duration{0, time.Millisecond, 1500 * time.Millisecond, 0} {
+		m, err := sub.ReceiveTimeout(t.Context(), 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := ParseNotice(m.(*redis.Message).Payload); got != want || err != nil {
+			t.Errorf("told %v, %v, want %v", got, err, want)
 		}
 	}
 }

@@ -36,6 +36,7 @@ var textJoins = map[string][]string{
 	"list.lua":          {`"(" .. first`},
 	"tick.lua":          {`prefix .. other`},
 	"wake.lua":          {`prefix .. id`},
+	"insert_task.lua":   {`"(" .. int(queue.first)`},
 	"scan_deferred.lua": {`"(" .. int(from)`, `prefix .. long(short)`},
 	"tokens.lua":        {`"(" .. int(RESENT_WITHIN - now)`, `"(" .. int(-ADJUSTMENT_OFFSET)`},
 	"record.lua":        {`name .. ":" .. int(sums[name])`, `table.concat(all, " ") .. ";" .. limit`},

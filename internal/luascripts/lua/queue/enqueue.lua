@@ -5,7 +5,7 @@
 -- KEYS[1]  pending    asynq's list of tasks to run
 -- KEYS[2]  scheduled  asynq's sorted set of tasks that start later, score in whole seconds
 -- KEYS[3]  due        sorted set of tasks, see taskid.lua, score = instant in microseconds; expires an hour after the last; also the
---                     channel on which its first instant is told, as microseconds from now, when it is a new one
+--                     channel on which a new instant is told, as microseconds from now, when pools may not look for it by themselves
 -- KEYS[4]  sent       string, what this call answered, a letter a task; lives for a minute
 -- KEYS[5+] tasks      of each: asynq's hash of the task, and its lock, or the hash again when it is not unique
 -- ARGV[1]  count      how many tasks, 1 to 100

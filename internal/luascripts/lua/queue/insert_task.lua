@@ -10,6 +10,7 @@ local int, live = numbers.int, numbers.live
 local entry, long = taskid.entry, taskid.long
 local ANY, read_hw, deferred_as, instant, second_net = deferred.ANY, deferred.read_hw, deferred.deferred_as, deferred.instant, deferred.second_net
 
+local LOOKED_AHEAD = 1000000 -- pools look less far ahead than InlineWait, which is so long at most
 local UNTOUCHED = read_hw(nil) -- nothing was written of a new task
 
 -- put_refused is why a task can't be put there, nil when it can; enqueued, by a call
@@ -55,9 +56,11 @@ local function put(args, queue, now, task, lock, a)
   return 1
 end
 
--- put_and_publish tells pools of a new first instant
+-- put_and_publish tells pools of a task that comes due before they look again. They will look for each task that is due more
+-- than LOOKED_AHEAD from now. Of what is due earlier they may have read already, and then they do not look again for it: it
+-- runs, or waits for a worker. Such a task must not keep them from hearing of another
 local function put_and_publish(queue, now)
-  if queue.first and redis.call("ZRANGE", queue.due, 0, 0, "WITHSCORES")[2] == int(queue.first) then
+  if queue.first and redis.call("ZCOUNT", queue.due, int(now + LOOKED_AHEAD), "(" .. int(queue.first)) == 0 then
     redis.pcall("PUBLISH", queue.due, int(max(0, queue.first - now))) -- a user who may not publish may enqueue: pools look each second
   end
 end
