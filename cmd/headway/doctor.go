@@ -15,6 +15,7 @@ import (
 
 	"github.com/headwayq/headway/inspect"
 	"github.com/headwayq/headway/internal/precheck"
+	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/worker"
 )
 
@@ -133,7 +134,7 @@ func (e *examination) run(ctx context.Context) error {
 	}
 	left := 0
 	if e.queues, left, err = countQueues(ctx, i); err != nil {
-		if !strings.Contains(err.Error(), "NOPERM") {
+		if !rediserr.NoPermission(err) {
 			return err
 		}
 		e.add("rights", "bad", "docs/production.md lists the rights of each role", "this user may not run Headway's scripts")

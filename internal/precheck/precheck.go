@@ -260,7 +260,7 @@ func (s server) eviction(ctx context.Context, info map[string]string, infoErr er
 	if policy == "" {
 		got, err := s.c.ConfigGet(ctx, "maxmemory*").Result()
 		policy, most = got["maxmemory-policy"], got["maxmemory"]
-		if policy == "" && (noPermission(infoErr) || noPermission(err)) {
+		if policy == "" && (rediserr.NoPermission(infoErr) || rediserr.NoPermission(err)) {
 			return []Finding{s.warning("eviction", "whether it evicts keys can't be read: INFO and CONFIG GET are refused",
 				"make sure that maxmemory-policy is noeviction, and allow +info")}
 		}
@@ -277,7 +277,7 @@ func (s server) eviction(ctx context.Context, info map[string]string, infoErr er
 
 // replicas is whether enough of them follow.
 func (s server) replicas(ctx context.Context, info map[string]string) []Finding {
-	if err := s.c.Do(ctx, "wait", 0, 1).Err(); noPermission(err) {
+	if err := s.c.Do(ctx, "wait", 0, 1).Err(); rediserr.NoPermission(err) {
 		return []Finding{s.fault("replicas", "its user may not wait for replicas, as Config.Replicas wants: it lacks +wait", "grant it with ACL SETUSER")}
 	}
 	if n, err := strconv.Atoi(info["connected_slaves"]); err == nil && n < s.needs.Replicas {
@@ -383,7 +383,7 @@ func (t trials) findings(s server, info map[string]string) []Finding {
 	}
 	may := func(names ...string) (missing []string) {
 		for _, name := range names {
-			if noPermission(t.scripts[name].Err()) {
+			if rediserr.NoPermission(t.scripts[name].Err()) {
 				missing = append(missing, name)
 			}
 		}
@@ -430,7 +430,7 @@ func (t trials) refused(kind string) (lacks []string, all bool) {
 			continue
 		}
 		tried++
-		if noPermission(cmd.Err()) {
+		if rediserr.NoPermission(cmd.Err()) {
 			lacks = append(lacks, t.rights[i].String())
 			if strings.Contains(cmd.Err().Error(), "to access") {
 				shut++
@@ -438,8 +438,4 @@ func (t trials) refused(kind string) (lacks []string, all bool) {
 		}
 	}
 	return lacks, tried > 0 && shut == tried
-}
-
-func noPermission(err error) bool {
-	return err != nil && strings.HasPrefix(err.Error(), "NOPERM")
 }

@@ -2,8 +2,7 @@
 // whether its refusal passes, and whether the call may have run. Limiters, pools and clients
 // decide by this list whether to send a call again; docs/architecture.md says who they are.
 // internal/luascripts looks at the text itself where a server can't run its library of
-// functions, and where a slot moves to another node. internal/precheck and `headway doctor`
-// look themselves for a right that a user lacks.
+// functions, and where a slot moves to another node.
 package rediserr
 
 import (
@@ -107,11 +106,17 @@ func Of(err error) Kind {
 // line before it.
 var inScript = regexp.MustCompile(`^Error running script .*@user_script: \d+: -`)
 
-// ofAnswer says what the text of an answer means.
-func ofAnswer(text string) Kind {
-	text = strings.TrimPrefix(text, "ERR ")
+// codeOf is the word by which an answer says what it means, and the text that begins with it.
+func codeOf(answer string) (code, text string) {
+	text = strings.TrimPrefix(answer, "ERR ")
 	text = strings.TrimPrefix(text[len(inScript.FindString(text)):], "ERR ")
-	code, _, _ := strings.Cut(text, " ")
+	code, _, _ = strings.Cut(text, " ")
+	return code, text
+}
+
+// ofAnswer says what the text of an answer means.
+func ofAnswer(answer string) Kind {
+	code, text := codeOf(answer)
 	kind, listed := kinds[code]
 	switch {
 	case listed:
@@ -124,6 +129,16 @@ func ofAnswer(text string) Kind {
 		return Barred
 	}
 	return Refused
+}
+
+// NoPermission says that the user lacks a right, for the call or for what its script calls.
+func NoPermission(err error) bool {
+	answer, ok := errors.AsType[redis.Error](err)
+	if !ok {
+		return false
+	}
+	code, text := codeOf(answer.Error())
+	return code == "NOPERM" || strings.HasPrefix(text, noRight)
 }
 
 // MayPass says that the same call may succeed later, for those who can wait: when the server is there again, or is mended.

@@ -134,3 +134,26 @@ func TestMayPass(t *testing.T) {
 		}
 	}
 }
+
+// A user may lack a right for a call, or for what its script calls. Other refusals are not about rights.
+func TestNoPermission(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"NOPERM this user has no permissions to run the 'info' command":                                                                           true,
+		"ERR The user executing the script can't run this command or subcommand script: x, on @user_function:7.":                                  true,
+		"ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -NOPERM this user has no permissions to access one of the keys": true,
+		"NOAUTH Authentication required.": false,
+		"ERR NOPERMS are told":            false,
+	} {
+		for _, err := range []error{answer(text), fmt.Errorf("a call: %w", answer(text))} {
+			if got := NoPermission(err); got != want {
+				t.Errorf("NoPermission(%v) = %v, want %v", err, got, want)
+			}
+		}
+	}
+	for _, err := range []error{nil, errors.New("NOPERM, in the words of somebody else")} {
+		if NoPermission(err) {
+			t.Errorf("NoPermission(%v) = true, want false", err)
+		}
+	}
+}

@@ -86,7 +86,7 @@ var edges = map[string][]string{
 	"internal/faults":           {"internal/childprocess", "internal/e2e", "internal/luascripts", "internal/redisserver", "worker", "queue", "queue/batch", "queue/schedule", "throttle"},
 	"internal/e2e/mailtest":     {"internal/e2e", "internal/judge", "queue/batch", "throttle", "throttle/gate"},
 	"cmd/headway/prove":         {"internal/e2e", "internal/faults", "worker", "queue", "throttle", "throttle/gate"},
-	"cmd/headway":               {"cmd/headway/prove", "dashboard", "metrics", "worker", "inspect", "queue/batch", "queue/phonezone", "queue", "throttle", "internal/precheck", "internal/simulate", "internal/tail", "internal/e2e"},
+	"cmd/headway":               {"cmd/headway/prove", "dashboard", "metrics", "worker", "inspect", "queue/batch", "queue/phonezone", "queue", "throttle", "internal/precheck", "internal/rediserr", "internal/simulate", "internal/tail", "internal/e2e"},
 	"examples/*":                {"internal/e2e", "internal/e2e/mailtest", "dashboard", "metrics", "httplimit", "worker", "inspect", "queue/batch", "queue/schedule", "queue/phonezone", "queue", "throttle", "throttle/gate"},
 	"tools/drawlimits":          {"throttle", "internal/redisserver"},
 	"e2e":                       {},
