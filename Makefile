@@ -27,8 +27,8 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint
 		echo "not formatted, gofmt -w them:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	go vet -tags accept ./e2e
-	$(LINT) run
-	cd bench && go vet ./... && $(subst tools/,../tools/,$(LINT)) run
+	$(LINT) run --allow-serial-runners # one after another: two checkouts may be checked at once
+	cd bench && go vet ./... && $(subst tools/,../tools/,$(LINT)) run --allow-serial-runners
 
 # The race detector makes Lua and the embedded Redis several times slower. So these run
 # without it: PROGRAMS, whose tests run whole programs and servers, and mostly wait; PLAIN, the scripts
