@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -132,7 +133,7 @@ func (g *Gateway) Stats() GatewayStats {
 }
 
 // Arrivals returns the log so far, in the order of arrival. [WriteArrivals] makes a
-// file of it.
+// file of it, [ReplayArrivals] judges it again.
 func (g *Gateway) Arrivals() []Arrival {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -449,6 +450,18 @@ func OverSlots(log []Arrival, r queue.Rule) int {
 	return over
 }
 
+// ReplayArrivals judges a gateway's log anew, or the logs of several merged. What
+// is not in a log has its zero value: MostAtOnce and Faults.
+func ReplayArrivals(log []Arrival, p Policy) GatewayStats {
+	check := newArrivalCheck(p)
+	for _, a := range slices.SortedStableFunc(slices.Values(log), func(a, b Arrival) int {
+		return cmp.Compare(a.ArrivedUs, b.ArrivedUs)
+	}) {
+		check.add(a)
+	}
+	return check.stats
+}
+
 // WriteArrivals writes a log as JSON lines.
 func WriteArrivals(w io.Writer, log []Arrival) error {
 	buf := bufio.NewWriter(w)
@@ -462,6 +475,16 @@ func WriteArrivals(w io.Writer, log []Arrival) error {
 		return fmt.Errorf("arrivals: %w", err)
 	}
 	return nil
+}
+
+// ReadArrivals reads what [WriteArrivals] wrote. A line that is no arrival is an
+// error with its number.
+func ReadArrivals(r io.Reader) ([]Arrival, error) {
+	log, err := ReadLines(r, func(a Arrival) bool { return a.ID != "" && a.Key != "" })
+	if err != nil {
+		return nil, fmt.Errorf("arrivals: %w", err)
+	}
+	return log, nil
 }
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }

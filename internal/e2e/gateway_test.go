@@ -87,7 +87,7 @@ func TestGatewayChecksByItsOwnClock(t *testing.T) {
 	}
 	log := g.Arrivals()
 	want.MostAtOnce = 0 // not in the log
-	if diff := cmp.Diff(want, replay(log, PhoneLimit(throttle.Sliding(1, time.Minute)))); diff != "" {
+	if diff := cmp.Diff(want, ReplayArrivals(log, PhoneLimit(throttle.Sliding(1, time.Minute)))); diff != "" {
 		t.Errorf("replayed (-want +got):\n%s", diff)
 	}
 	if log[0].Phone != "+12…0117" || log[0].Key != PhoneKey([]byte("secret"), "+12025550117") {
@@ -201,12 +201,12 @@ func TestArrivalCheck(t *testing.T) {
 			GatewayStats{Messages: 3, Phones: 1, Breaches: 1, BrokenBy: map[string]int{RuleName: 1}, MinGap: new(10 * sec)},
 		},
 	} {
-		if diff := cmp.Diff(tt.want, replay(tt.log, PhoneLimit(tt.limit))); diff != "" {
+		if diff := cmp.Diff(tt.want, ReplayArrivals(tt.log, PhoneLimit(tt.limit))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 		backwards := slices.Clone(tt.log)
 		slices.Reverse(backwards)
-		if diff := cmp.Diff(tt.want, replay(backwards, PhoneLimit(tt.limit))); diff != "" {
+		if diff := cmp.Diff(tt.want, ReplayArrivals(backwards, PhoneLimit(tt.limit))); diff != "" {
 			t.Errorf("%s, merged in another order (-want +got):\n%s", tt.name, diff)
 		}
 	}
@@ -219,24 +219,17 @@ func TestArrivalsRoundTrip(t *testing.T) {
 	if err := WriteArrivals(&buf, want); err != nil {
 		t.Fatal(err)
 	}
-	got, err := ReadLines(&buf, func(a Arrival) bool { return a.ID != "" && a.Key != "" })
+	got, err := ReadArrivals(&buf)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("round trip (-want +got):\n%s", diff)
 	}
-}
-
-// replay judges a log again. What is not in a log has its zero value: MostAtOnce and Faults.
-func replay(log []Arrival, p Policy) GatewayStats {
-	check := newArrivalCheck(p)
-	for _, a := range slices.SortedStableFunc(slices.Values(log), func(a, b Arrival) int {
-		return int(a.ArrivedUs - b.ArrivedUs)
-	}) {
-		check.add(a)
+	_, err = ReadArrivals(strings.NewReader("\n{\"id\":\"+12025550117\"}\n"))
+	if want := "arrivals: line 2 is not one of ours"; err == nil || err.Error() != want {
+		t.Errorf("ReadArrivals = %v, want %s", err, want)
 	}
-	return check.stats
 }
 
 // TestGatewayKeepsWaiting: a gateway that takes its time, a phone that is closed for one
