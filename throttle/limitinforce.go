@@ -381,7 +381,7 @@ func (l *Limiter) readOrWait(ctx context.Context) (limitInForce, error) {
 	}
 }
 
-// readForAll reads the limit on behalf of all who wait for this reading.
+// readForAll reads the limit for all callers that wait for it.
 func (l *Limiter) readForAll(ctx context.Context, mine *limitReading) (limitInForce, error) {
 	f := &l.remembered
 	defer func() { // also when a hook of the client panics

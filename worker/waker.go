@@ -207,7 +207,7 @@ func (w *waker) restBetweenLooks(ctx context.Context, began time.Time) {
 func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) {
 	lead := w.lookAhead()
 	began = time.Now()
-	most, _ := w.roomFor(began, 0) // what is due is read next, so no task wants room yet
+	most, _ := w.roomFor(began, 0) // 0: which tasks are due is read next
 	free := max(0, most-w.load.ahead())
 	due, err := luascripts.Due(ctx, w.rdb, w.keys, luascripts.DueArgs{Lead: lead, Room: most, Free: free, Pool: w.poolMark, Others: w.wakesOthersAfter()})
 	if err != nil {

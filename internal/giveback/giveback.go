@@ -41,13 +41,13 @@ type Queue struct {
 	within   time.Duration
 	promoted func(...throttle.Promotion)
 
-	begin func(*serverQueue) // lets a goroutine try the calls of a server
+	begin func(*serverQueue) // lets a goroutine try the calls of a queue
 	stop  context.CancelFunc
-	wg    sync.WaitGroup // of all servers
+	wg    sync.WaitGroup // of their goroutines
 
 	mu     sync.Mutex
 	queues map[string]*serverQueue // by servers
-	left   int                     // calls of all servers
+	left   int                     // calls of all queues
 	closed time.Time               // until when it tries what is left; zero before Close
 	full   time.Time               // when the log said so last
 	final  time.Time               // the same of a call that is refused for good
@@ -68,7 +68,7 @@ type call struct {
 func New(log *zap.Logger, within time.Duration, promoted func(...throttle.Promotion)) *Queue {
 	q := &Queue{log: log, within: within, promoted: promoted, queues: make(map[string]*serverQueue)}
 	ctx, stop := context.WithCancel(context.Background())
-	q.begin, q.stop = func(l *serverQueue) { q.wg.Go(func() { q.run(ctx, l) }) }, stop
+	q.begin, q.stop = func(s *serverQueue) { q.wg.Go(func() { q.run(ctx, s) }) }, stop
 	return q
 }
 
@@ -89,13 +89,13 @@ func (q *Queue) add(servers string, c call) {
 		return
 	}
 	q.left++
-	l := q.queues[servers]
-	if l == nil {
-		l = &serverQueue{servers: servers}
-		q.queues[servers] = l
-		q.begin(l)
+	s := q.queues[servers]
+	if s == nil {
+		s = &serverQueue{servers: servers}
+		q.queues[servers] = s
+		q.begin(s)
 	}
-	l.calls = append(l.calls, c)
+	s.calls = append(s.calls, c)
 }
 
 // Close ends the queue. Each call that is left is made once more, as far as d is enough for that.
@@ -109,11 +109,11 @@ func (q *Queue) Close(d time.Duration) {
 	q.wg.Wait()
 }
 
-// run tries the calls of a server in turn, until none is left, or ctx ends. Then it tries them once more.
-func (q *Queue) run(ctx context.Context, l *serverQueue) {
+// run tries the calls of a queue in turn, until none is left, or ctx ends. Then it tries them once more.
+func (q *Queue) run(ctx context.Context, s *serverQueue) {
 	for pause := pauseLeast; wait(ctx, pause); {
-		n := min(q.size(l), together)
-		left, empty := q.round(ctx, l, n)
+		n := min(q.size(s), together)
+		left, empty := q.round(ctx, s, n)
 		switch {
 		case empty:
 			return
@@ -130,7 +130,7 @@ func (q *Queue) run(ctx context.Context, l *serverQueue) {
 	q.mu.Unlock()
 	last, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
-	q.round(last, l, q.size(l))
+	q.round(last, s, q.size(s))
 }
 
 // wait says whether ctx has not ended after a pause.
@@ -145,25 +145,25 @@ func wait(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-func (q *Queue) size(l *serverQueue) int {
+func (q *Queue) size(s *serverQueue) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(l.calls)
+	return len(s.calls)
 }
 
-// round tries n calls of a server, and says how many of them are left. It ends with the first that Redis does not answer: Redis would
-// hardly answer the next one. Each that is left goes behind all others of the server: it may be the only one that fails.
-func (q *Queue) round(ctx context.Context, l *serverQueue, n int) (left int, empty bool) {
+// round tries n calls of a queue, and says how many of them are left. It ends with the first that Redis does not answer: Redis would
+// hardly answer the next one. Each that is left goes behind all others of its queue: it may be the only one that fails.
+func (q *Queue) round(ctx context.Context, s *serverQueue, n int) (left int, empty bool) {
 	for i := range n {
 		q.mu.Lock()
-		first := l.calls[0]
+		first := s.calls[0]
 		q.mu.Unlock()
 		err := q.try(ctx, first)
 		again := throttle.ForWorkers.MayPass(err)
 		if again {
 			left++
 		}
-		if empty = q.next(l, err, again); empty {
+		if empty = q.next(s, err, again); empty {
 			return left, true
 		}
 		if again && errors.Is(err, throttle.ErrUnavailable) && !throttle.ForWorkers.Answered(err) {
@@ -173,25 +173,25 @@ func (q *Queue) round(ctx context.Context, l *serverQueue, n int) (left int, emp
 	return left, false
 }
 
-// next moves on from the first call of a server, which ended with err. Its queue ends with its last call.
-func (q *Queue) next(l *serverQueue, err error, again bool) (empty bool) {
+// next moves on from the first call of a queue, which ended with err. The queue ends with its last call.
+func (q *Queue) next(s *serverQueue, err error, again bool) (empty bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	first := l.calls[0]
-	l.calls[0] = call{} // the array outlives it
-	l.calls = l.calls[1:]
+	first := s.calls[0]
+	s.calls[0] = call{} // the array outlives it
+	s.calls = s.calls[1:]
 	if again {
-		l.calls = append(l.calls, first)
+		s.calls = append(s.calls, first)
 		return false
 	}
 	q.left--
 	if err != nil {
 		q.logFewLocked(&q.final, "Redis refuses to take something back: a slot stays taken until its lease ends, or permits stay charged", zap.Error(err))
 	}
-	if len(l.calls) > 0 {
+	if len(s.calls) > 0 {
 		return false
 	}
-	delete(q.queues, l.servers)
+	delete(q.queues, s.servers)
 	return true
 }
 

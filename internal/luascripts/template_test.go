@@ -70,9 +70,9 @@ func TestTemplatesTellCallsApart(t *testing.T) {
 	t.Parallel()
 	for field, other := range others(t) {
 		first := sample()
-		var f CallTemplates
+		var remembered CallTemplates
 		for _, a := range []*AcquireArgs{&first, &other, &first, &other} {
-			if got, want := f.of(a).text, a.template(); got != want {
+			if got, want := remembered.of(a).text, a.template(); got != want {
 				t.Errorf("%s: the template is %q, want %q", field, got, want)
 			}
 		}
@@ -88,17 +88,17 @@ func TestTemplatesAreMadeOnce(t *testing.T) {
 	for i := range b.Rules {
 		b.Rules[i].LimitKeys = NewLimitKeys("hw", "c", "another id")
 	}
-	var f CallTemplates
-	first := f.of(&a)
+	var remembered CallTemplates
+	first := remembered.of(&a)
 	clear(a.Rules)
-	if f.of(&b) != first {
+	if remembered.of(&b) != first {
 		t.Error("a call of the same template has another")
 	}
-	if f.of(&b).text != b.template() {
-		t.Errorf("the template is %q, want %q", f.of(&b).text, b.template())
+	if remembered.of(&b).text != b.template() {
+		t.Errorf("the template is %q, want %q", remembered.of(&b).text, b.template())
 	}
 	b.Rules[0].Cost++
-	if newest := f.of(&b); newest == first || f.of(&b) != newest {
+	if newest := remembered.of(&b); newest == first || remembered.of(&b) != newest {
 		t.Error("the template of the newest call is not kept")
 	}
 }

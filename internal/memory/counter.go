@@ -83,7 +83,7 @@ func (t *counter) without(l *numbers, instant rational, at, cost, worth, a, stor
 	return rational{instant.us - left, instant.rest}
 }
 
-// fit makes the counter one of windows of length w.
+// fit begins the window at the newest grant when a window of length w would have ended before that.
 func (t *counter) fit(w int64) {
 	if t.start+w <= t.at {
 		t.start = t.at

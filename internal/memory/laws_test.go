@@ -207,7 +207,7 @@ func TestWaitIsTight(t *testing.T) {
 	})
 }
 
-// TestWhatIsToldFreeIsFree: what is free is granted, and one permit more is not.
+// TestWhatIsToldFreeIsFree: exactly as many permits as Peek tells can be had at once.
 func TestWhatIsToldFreeIsFree(t *testing.T) {
 	eachKind(t, func(h *history) {
 		for range rapid.IntRange(3, 40).Draw(h.T, "length") {

@@ -9,7 +9,7 @@
 --                     setlimit.lua, and the closing, see closerule.lua
 -- ARGV[1]  calls      how many, 1 to 64
 -- ARGV[2+] call       a byte: its template, from 1; 8 bytes: the token of the ask, and the same token gets the same grant; then the
---                     job: who waits, or nothing for one who never does. Behind all calls come the templates: what calls have in
+--                     job that waits, or nothing for a caller that never waits. Behind all calls come the templates: what calls have in
 --                     common, each field with "|" after it:
 --                     mode       0 TRY: now or not at all; 1 GRANT_OR_BOOK; 2 BOOK: never grant; 3 BOOK_LAST_RULE: book in the line of
 --                                the widest rates or not at all, and not before the other rules admit it

@@ -6,14 +6,14 @@
 --        two of its own, and once more one of each
 --
 -- newest  instant of the newest grant
--- used    permits since the counter began at `start`
--- before  permits of the counter before this one, whose last was at before_at
+-- used    permits since the window began at `start`
+-- before  permits of the window before this one, whose last was at before_at
 -- taken   begins as the instant of the first grant, and grows by 1 with each permit. Its value after a grant is the
 --         worth of that: what was granted since is the difference
 -- changed  the newest grant when the limit was changed, or else just before the first one: nothing up to then is given back
 -- n W     the numbers it was written under
 --
--- A counter is a window that begins with its first grant. So a ledger knows how
+-- A window begins with its first grant. So a ledger knows how
 -- many permits went in the last W, whatever its kind is: that counts when
 -- the limit is changed.
 
@@ -39,7 +39,7 @@ local function fresh()
   }
 end
 
--- spend counts a grant, in the counter that began or in another that begins at `from`
+-- spend counts a grant, in the window that began or in another that begins at `from`
 local function spend(ledger, at, cost, from)
   if from then
     if ledger.used > 0 then ledger.before, ledger.before_at = ledger.used, ledger.newest end
@@ -59,12 +59,12 @@ local function scratch(ledger)
   return other
 end
 
--- over says that the counter has ended at an instant, or never began
+-- over says that the window has ended at an instant, or never began
 local function over(limit, ledger, at)
   return ledger.used == 0 or at >= ledger.start + limit.W
 end
 
--- back takes a grant out, unless it is of a counter before
+-- back takes a grant out, unless it is of a window before
 local function back(ledger, at, cost)
   if at >= ledger.start then ledger.used = max(0, ledger.used - cost) end
 end
@@ -118,13 +118,13 @@ local function value(limit, ledger)
     limit.n, limit.W, limit.a or 0, x or 0, y or 0, limit.b or 0, z or 0)
 end
 
--- fit makes the counter one of windows of the limit's length
+-- fit begins the window at the newest grant when windows as long as the limit's would have ended before that
 local function fit(limit, ledger)
   if ledger.start + limit.W <= ledger.newest then ledger.start = ledger.newest end
   ledger.changed = ledger.newest
 end
 
--- replay is a ledger of a limit on which all that the counter of another knows is spent
+-- replay is a ledger of a limit on which all that the counter of another limit knows is spent
 local function replay(limit, ledger)
   local replayed, list = limit.kind.fresh(limit), grants(ledger)
   for i = 1, #list, 2 do limit.kind.charge(limit, replayed, list[i], list[i + 1]) end
@@ -151,7 +151,7 @@ local counter = {
 }
 
 -- `fixed n/W`, at most n permits in a window that begins with the
--- first of them. The counter is all there is to know.
+-- first of them. These windows are all there is to know.
 counter.fixed = {
   scratch = scratch, fresh = fresh, grants = grants, read = read, value = value,
   carry_over = function(limit, old, ledger)
@@ -175,7 +175,7 @@ counter.fixed = {
 }
 
 -- `calendar n/unit zone`, at most n permits in a civil minute,
--- hour, day, week or month. The counter begins where the window does.
+-- hour, day, week or month. A window begins where that of the calendar does.
 --
 -- more  "short b0 b1 ...": where windows begin, as the caller's calendar has it;
 --       beyond the last they are taken to be `short` long, which none falls below
