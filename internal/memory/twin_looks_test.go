@@ -25,8 +25,17 @@ func (w *twin) peek(r *rule) {
 func (w *twin) places(r *rule) {
 	got, want := map[string]map[string]int64{}, w.store.Places(r.key)
 	const told = 1 << 51 // in one set with the tickets, so much higher
-	for _, kind := range []string{":line", ":turns:p0", ":turns:p1", ":turns:p2"} {
-		for _, z := range w.raw.ZRangeWithScores(w.ctx, r.key.Ledger()+kind, 0, -1).Val() {
+	kinds := []string{":line", ":turns:p0", ":turns:p1", ":turns:p2"}
+	sets := make([]*redis.ZSliceCmd, len(kinds))
+	_, err := w.raw.Pipelined(w.ctx, func(pipe redis.Pipeliner) error {
+		for i, kind := range kinds {
+			sets[i] = pipe.ZRangeWithScores(w.ctx, r.key.Ledger()+kind, 0, -1)
+		}
+		return nil
+	})
+	w.fail(err)
+	for i, kind := range kinds {
+		for _, z := range sets[i].Val() {
 			name, score := r.key.Ledger()+kind, int64(z.Score)
 			member := z.Member.(string)
 			switch {
@@ -53,7 +62,7 @@ func (w *twin) places(r *rule) {
 			delete(sets, r.key.Ledger()+":promised")
 		}
 	}
-	w.same("places", got, want)
+	w.equal("places", got, want)
 }
 
 // toTheInstant goes to when a newcomer would go, and 1 us before: a wait is
@@ -97,8 +106,16 @@ func (w *twin) toTheInstant(r *rule) {
 func (w *twin) lives() {
 	keys, err := w.raw.Keys(w.ctx, "hw:*").Result()
 	w.fail(err)
-	for _, k := range keys {
-		if ttl := w.raw.PTTL(w.ctx, k).Val(); ttl == -1 {
+	lives := make([]*redis.DurationCmd, len(keys))
+	_, err = w.raw.Pipelined(w.ctx, func(pipe redis.Pipeliner) error {
+		for i, k := range keys {
+			lives[i] = pipe.PTTL(w.ctx, k)
+		}
+		return nil
+	})
+	w.fail(err)
+	for i, k := range keys {
+		if lives[i].Val() == -1 {
 			w.Fatalf("%s has no TTL", k)
 		}
 	}

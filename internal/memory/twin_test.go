@@ -40,17 +40,19 @@ func TestTwinOnRedis(t *testing.T) {
 			if err := redistest.TimedLibrary(t.Context(), functions, start); err != nil {
 				t.Fatal(err)
 			}
+			calls := 0
 			rapid.Check(t, func(rt *rapid.T) {
 				var by redis.UniversalClient = functions
 				if rapid.IntRange(0, 3).Draw(rt, "by scripts") == 0 {
 					by = rdb
 				}
-				runTwin(rt, world, by, raw, true, func(now time.Time) {
+				calls += runTwin(rt, world, by, raw, true, func(now time.Time) {
 					if err := rdb.SetTime(context.Background(), now); err != nil {
 						rt.Fatal(err)
 					}
 				})
 			})
+			t.Logf("%d calls had the same answer from both", calls)
 		})
 	}
 }
@@ -69,7 +71,9 @@ func TestTwinOnMiniredis(t *testing.T) {
 			t.Cleanup(m.Close)
 			rdb := redis.NewClient(redistest.MiniOptions(m))
 			t.Cleanup(func() { _ = rdb.Close() })
-			rapid.Check(t, func(rt *rapid.T) { runTwin(rt, world, rdb, rdb, false, m.SetTime) })
+			calls := 0
+			rapid.Check(t, func(rt *rapid.T) { calls += runTwin(rt, world, rdb, rdb, false, m.SetTime) })
+			t.Logf("%d calls had the same answer from both", calls)
 		})
 	}
 }
@@ -96,6 +100,7 @@ type twin struct {
 	adjusted  []adjustment
 	jobs      []string
 	tokens    uint64
+	calls     int // whose answers were compared
 }
 
 type held struct {
@@ -116,7 +121,8 @@ type adjustment struct {
 	at    time.Time
 }
 
-func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Client, back bool, setTime func(time.Time)) {
+// runTwin plays one trace, and returns how many of its calls had the same answer from both.
+func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Client, back bool, setTime func(time.Time)) int {
 	w := &twin{
 		T: rt, ctx: context.Background(), rdb: rdb, raw: raw, setTime: setTime, now: start, changing: back,
 		rules: world.rules(rt), jobs: []string{"a", "b", "c", "d", "e"},
@@ -157,6 +163,7 @@ func runTwin(rt *rapid.T, world world, rdb redis.UniversalClient, raw *redis.Cli
 		}
 		w.lives()
 	}
+	return w.calls
 }
 
 // logs says that a rule may keep a log, as sliding.lua does.
@@ -205,7 +212,14 @@ func (w *twin) fail(err error) {
 	}
 }
 
+// same compares the answers to one call.
 func (w *twin) same(what string, got, want any) {
+	w.Helper()
+	w.equal(what, got, want)
+	w.calls++
+}
+
+func (w *twin) equal(what string, got, want any) {
 	w.Helper()
 	w.Logf("%s at %d us", what, w.now.UnixMicro())
 	if diff := cmp.Diff(want, got); diff != "" {
