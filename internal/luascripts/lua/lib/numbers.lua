@@ -29,14 +29,12 @@ local function life(us)
   return math.ceil(us / 1000) + 50
 end
 
--- live gives a key that must live at least so long its life; it never shortens what the
--- key has, nor lengthens it by what is not worth a command. False when there is no such
--- key: between two commands of a script miniredis may let a key go, and what was just
--- written. Never give a key its life before the first write: after any successful write
--- Redis no longer refuses the script for want of memory.
+-- live gives a key that must live at least so long its life. It never shortens what the key has, nor lengthens it by
+-- what is not worth a command. Never give a key its life before the first write: after any successful write Redis no
+-- longer refuses the script for want of memory.
 local function live(key, us)
   local px = math.ceil(us / 1000) + 50 -- as life
-  return call("PTTL", key) >= px - 50 or call("PEXPIRE", key, format("%.0f", px)) == 1
+  if call("PTTL", key) < px - 50 then call("PEXPIRE", key, format("%.0f", px)) end
 end
 
 return {

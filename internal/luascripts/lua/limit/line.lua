@@ -126,7 +126,7 @@ end
 -- read_turns is read_line for the turns of the call's policy
 local function read_turns(rule, now)
   local v = redis.call("ZRANGE", rule.turns, "0", "1", "WITHSCORES") -- where there is one at most, that is all
-  rule.end_turn_rank = #v < 4 and #v / 2 or max(2, redis.call("ZCARD", rule.turns)) -- miniredis may let them go meanwhile
+  rule.end_turn_rank = #v < 4 and #v / 2 or redis.call("ZCARD", rule.turns)
   rule.no_turns = rule.end_turn_rank == 0
   local m, ticket = v[1], tonumber(v[2])
   rule.first_turn = m
@@ -210,7 +210,7 @@ local function park(rule)
     for i = 2, #rule.to_park, 2 do rule.missed[#rule.missed + 1] = rule.to_park[i] end
   end
   if #rule.kept_to_drop > 0 then redis.call("ZREM", rule.line, unpack(rule.kept_to_drop)) end
-  live(rule.line, PARKED_FOR) -- miniredis may have let it go since it was read
+  live(rule.line, PARKED_FOR) -- a parked job keeps its place so long from now on
 end
 
 -- find_ticket finds the job's ticket, and whether it is one of a turn, by whatever policy

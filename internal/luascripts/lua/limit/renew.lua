@@ -22,9 +22,8 @@ return function(keys, args)
   local newest = string.sub(value, 1, 1) == "k" and #value == 48 and unpack_at(">d", value, 17) or 0
   -- somebody may have been granted ahead what comes back when this one ends
   if not ends or ends <= now or (newest > now and ends <= newest) then return { 0, now } end
-  repeat -- miniredis may let the key go between the two commands
-    redis.call("ZADD", tokens, int(max(ends, now + length)), token)
-  until live(tokens, length)
+  redis.call("ZADD", tokens, int(max(ends, now + length)), token)
+  live(tokens, length)
   live(ledger, length)
   return { 1, now }
 end
