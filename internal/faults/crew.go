@@ -116,7 +116,7 @@ func (c *crew) struck(number int, at time.Time) bool {
 }
 
 // notesWithin is how long a process may take, at most, to note in Redis that a message was sent.
-const notesWithin = 5 * time.Second
+const notesWithin = 2 * time.Second
 
 // kill ends the process as a crash would.
 func (p *process) kill() {

@@ -36,6 +36,7 @@ type Fault struct {
 
 	start     starter
 	limits    throttle.Config // of the workers
+	lag       time.Duration   // how far a replica, or a file, may lag behind what Redis answered; 0 for lagDefault
 	atWorkers bool            // strikes do not touch replies of Redis: they explain no message that is sent again
 	every     time.Duration   // from the end of a strike to the next one, on average
 	// strike does the fault once, and returns what it did when it is over. Nil does nothing.
@@ -51,6 +52,7 @@ func All() []Fault {
 	always := []redisserver.Option{redisserver.AOF()}
 	alwaysAndDebug := []redisserver.Option{redisserver.AOF(), redisserver.Arg("enable-debug-command", "yes")}
 	everySecond := []redisserver.Option{redisserver.AOF(), redisserver.Arg("appendfsync", "everysec")}
+	snapshots := []redisserver.Option{redisserver.Arg("save", "1", "1")}
 	return []Fault{
 		{Name: "none", About: "nothing happens: what to compare the others on one server with", Long: time.Minute, start: alone("one server")},
 		{
@@ -66,19 +68,23 @@ func All() []Fault {
 			Long: 4 * time.Minute, start: alone("one server"), atWorkers: true, every: 2 * time.Second, strike: strikeDeploy,
 		},
 		{
-			Name: "restart-always", About: "Redis is killed and started again, with appendfsync always",
-			Long: 9 * time.Minute, start: alone("one server, AOF always", always...), every: 4 * time.Second, strike: restart,
+			Name: "restart-always", About: "Redis is killed and started again, often while it writes its file anew, with appendfsync always",
+			Long: 9 * time.Minute, start: alone("one server, AOF always", always...), every: 4 * time.Second, strike: restartInRewrite,
 		},
 		{
-			Name: "restart-everysec", About: "Redis is killed and started again, with appendfsync everysec", Forgets: true,
-			Long: 9 * time.Minute, start: alone("one server, AOF everysec", everySecond...), every: 4 * time.Second, strike: restart,
+			Name: "restart-everysec", About: "Redis is killed and started again, often while it writes its file anew, with appendfsync everysec", Forgets: true,
+			Long: 18 * time.Minute, start: alone("one server, AOF everysec", everySecond...), every: 10 * time.Second, strike: restartInRewrite,
+		},
+		{
+			Name: "restart-snapshot", About: "Redis is killed and started again, with a snapshot each second or two as its only file", Forgets: true,
+			Long: 18 * time.Minute, start: alone("one server, snapshots", snapshots...), lag: 4 * time.Second, every: 10 * time.Second, strike: restart,
 		},
 		{
 			Name: "restart-empty", About: "Redis without persistence is killed and started again: all is forgotten", Forgets: true, ForgetsAll: true,
-			Long: 9 * time.Minute, start: alone("one server, no persistence"), every: 4 * time.Second, strike: restart,
+			Long: 18 * time.Minute, start: alone("one server, no persistence"), every: 10 * time.Second, strike: restart,
 		},
 		{
-			Name: "network", About: "latency and jitter, connections cut, replies lost, silence of 4 s",
+			Name: "network", About: "latency and jitter, connections cut, replies lost, connections that stay open and carry nothing, silence of 4 s",
 			Long: 4 * time.Minute, start: behindProxy("one server behind a proxy"), every: 2 * time.Second, strike: strikeNetwork,
 		},
 		{
@@ -103,20 +109,20 @@ func All() []Fault {
 		},
 		{
 			Name: "sentinel-kill", About: "the master is killed, and Sentinel makes a replica the master", Forgets: true,
-			Long: 11 * time.Minute, start: watched(), every: 5 * time.Second, strike: killMaster,
+			Long: 14 * time.Minute, start: watched(), every: 10 * time.Second, strike: killMaster,
 		},
 		{
 			Name: "sentinel-frozen", About: "the master stands still until Sentinel has replaced it, and comes back as a second master for a moment", Forgets: true,
-			Long: 18 * time.Minute, start: watched(), every: 5 * time.Second, strike: freezeMaster,
+			Long: 22 * time.Minute, start: watched(), every: 10 * time.Second, strike: freezeMaster,
 		},
 		{
 			Name: "sentinel-min-replicas", About: "the master stands still, with min-replicas-to-write 1: without replicas it refuses to write", Forgets: true,
-			Long: 18 * time.Minute, start: watched(redisserver.Arg("min-replicas-to-write", "1"), redisserver.Arg("min-replicas-max-lag", "2")),
-			every: 5 * time.Second, strike: freezeMaster,
+			Long: 22 * time.Minute, start: watched(redisserver.Arg("min-replicas-to-write", "1"), redisserver.Arg("min-replicas-max-lag", "2")),
+			every: 10 * time.Second, strike: freezeMaster,
 		},
 		{
 			Name: "sentinel-failover", About: "SENTINEL FAILOVER, as it is", Forgets: true,
-			Long: 13 * time.Minute, start: watched(), every: 5 * time.Second, strike: failover(false),
+			Long: 16 * time.Minute, start: watched(), every: 10 * time.Second, strike: failover(false),
 		},
 		{
 			Name: "sentinel-paused", About: "SENTINEL FAILOVER after CLIENT PAUSE 5000 WRITE on the master, as docs/production.md says",
@@ -134,7 +140,7 @@ func All() []Fault {
 		},
 		{
 			Name: "sentinel-replicas", About: "SENTINEL FAILOVER, where both replicas must have a grant", Forgets: true, KeepsLimits: true,
-			Long: 13 * time.Minute, start: watched(), limits: throttle.Config{Replicas: 2}, every: 5 * time.Second,
+			Long: 16 * time.Minute, start: watched(), limits: throttle.Config{Replicas: 2}, every: 10 * time.Second,
 			strike: failover(false),
 		},
 		{Name: "cluster-none", About: "nothing happens on a cluster", Long: time.Minute, start: cluster},
@@ -144,7 +150,7 @@ func All() []Fault {
 		},
 		{
 			Name: "cluster-kill", About: "a master of a cluster is killed, and its replica takes over", Forgets: true,
-			Long: 9 * time.Minute, start: cluster, every: 5 * time.Second, strike: killNode,
+			Long: 13 * time.Minute, start: cluster, every: 10 * time.Second, strike: killNode,
 		},
 		{
 			Name: "cluster-failover", About: "CLUSTER FAILOVER on a replica",
@@ -226,10 +232,26 @@ func restart(_ context.Context, r *run) (string, error) {
 	return "Redis killed", r.system.one.StartAgain()
 }
 
+// restartInRewrite kills a server with an AOF, every second time shortly after it has begun to write that file anew.
+func restartInRewrite(ctx context.Context, r *run) (string, error) {
+	if r.random.IntN(2) == 0 {
+		return restart(ctx, r)
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: r.system.one.Addr()})
+	err := unlessBusy(rdb.BgRewriteAOF(ctx).Err())
+	_ = rdb.Close()
+	if err != nil {
+		return "", err
+	}
+	time.Sleep(r.upTo(100 * time.Millisecond))
+	_, err = restart(ctx, r)
+	return "Redis killed in a rewrite", err
+}
+
 func strikeNetwork(ctx context.Context, r *run) (string, error) {
 	p := r.system.proxy
 	what := ""
-	switch r.random.IntN(4) {
+	switch r.random.IntN(5) {
 	case 0:
 		what = latency
 		for range 20 {
@@ -259,7 +281,11 @@ func strikeNetwork(ctx context.Context, r *run) (string, error) {
 		if p.Cuts() == before {
 			return "", errors.New("no reply was lost")
 		}
-	case 3: // longer than go-redis waits for a reply
+	case 3:
+		what = "connections dead"
+		p.Deaden()
+		time.Sleep(4 * time.Second) // longer than go-redis waits for a reply
+	case 4:
 		var err error
 		if what, err = silence(4*time.Second)(ctx, r); err != nil {
 			return "", err

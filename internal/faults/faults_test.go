@@ -125,9 +125,9 @@ func TestMessagesAreCounted(t *testing.T) {
 		}
 	}
 	slices.SortFunc(arrivals, func(a, b e2e.Arrival) int { return cmp.Compare(a.ArrivedUs, b.ArrivedUs) })
-	var rep Report
+	rep := Report{Forgets: true}
 	r.messages(&rep, arrivals, map[string]bool{})
-	want := Report{Accepted: 9 + 28, Sent: 6 + 26, Lost: 4, LostApart: 2, Again: 5, Unexplained: 2}
+	want := Report{Forgets: true, Clear: Clear{Sendings: 30.0 / 37, Messages: 28.0 / 37}, Accepted: 9 + 28, Sent: 6 + 26, Lost: 4, LostClear: 2, Again: 5, Unexplained: 2}
 	if fmt.Sprint(rep) != fmt.Sprint(want) {
 		t.Errorf("%+v, want\n%+v: c6 and c7 and two ticks lost, of which c7 and one tick with no strike near", rep, want)
 	}
@@ -150,6 +150,47 @@ func TestStalls(t *testing.T) {
 	}
 }
 
+// The full pace is back with the first second in which nine of ten permits are used.
+func TestFullPaceIsBack(t *testing.T) {
+	t.Parallel()
+	began := time.Unix(1e9, 0)
+	at := func(s float64) time.Time { return began.Add(time.Duration(s * float64(time.Second))) }
+	r := &run{spec: Spec{Rate: 10, For: 20 * time.Second}, began: began, strikes: []Strike{{From: at(5), To: at(6)}, {From: at(12), To: at(13)}}}
+	var arrivals []e2e.Arrival
+	send := func(from, to, every float64) {
+		for s := from; s < to; s += every {
+			arrivals = append(arrivals, e2e.Arrival{ArrivedUs: at(s).UnixMicro()})
+		}
+	}
+	send(6.5, 8, 0.5)
+	send(8, 11, 0.1)
+	send(13, 19.5, 0.5)
+	send(19.5, 22, 0.1) // too late: the load ends at 20
+	if got, want := r.back(arrivals), []time.Duration{2 * time.Second}; !slices.Equal(got, want) {
+		t.Errorf("the full pace was back %v after the strikes, want %v", got, want)
+	}
+}
+
+// A run of a minute or more, of which strikes were near all the time, has proven nothing.
+func TestNothingJudgedFails(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		report Report
+		fails  bool
+	}{
+		{Report{For: time.Minute, Clear: Clear{Sendings: 0.1, Messages: 0.1, Grants: 0.1}}, false},
+		{Report{For: time.Minute, Clear: Clear{Sendings: 0, Messages: 1, Grants: 1}}, true},
+		{Report{For: time.Minute, Clear: Clear{Sendings: 1, Messages: 0, Grants: 1}}, true},
+		{Report{For: time.Minute, Clear: Clear{Sendings: 1, Messages: 1, Grants: 0}}, true},
+		{Report{For: time.Minute, ForgetsAll: true, Clear: Clear{Sendings: 1, Messages: 0, Grants: 1}}, false},
+		{Report{For: time.Second}, false}, // the short forms
+	} {
+		if err := c.report.Failed(); (err != nil) != c.fails {
+			t.Errorf("of %v, %+v without strikes: Failed = %v, want one: %v", c.report.For, c.report.Clear, err, c.fails)
+		}
+	}
+}
+
 func TestGrantsAreCounted(t *testing.T) {
 	t.Parallel()
 	grants := []e2e.Grant{{ID: "c1", GrantedUs: 1e15}, {ID: "c1", GrantedUs: 1e15 + 1e5, PromisedUs: 1e15}}
@@ -160,14 +201,14 @@ func TestGrantsAreCounted(t *testing.T) {
 		t.Errorf("the 99th percentile of lateness is %v, want 100 ms", p99)
 	}
 	r := &run{strikes: []Strike{{What: "a", From: time.UnixMicro(1e15 + 6e6), To: time.UnixMicro(1e15 + 7e6)}}}
-	if far := r.apart([]e2e.Grant{{GrantedUs: 1e15}, {GrantedUs: 1e15 + 2e6}, {GrantedUs: 1e15 + 13e6}, {GrantedUs: 1e15 + 15e6}}, 2*time.Second); len(far) != 2 {
-		t.Errorf("%d grants are apart from the strike, want the first and the last", len(far))
+	if far := r.clearOfStrikes([]e2e.Grant{{GrantedUs: 1e15}, {GrantedUs: 1e15 + 5e6}, {GrantedUs: 1e15 + 10e6}, {GrantedUs: 1e15 + 12e6}}, 2*time.Second); len(far) != 2 {
+		t.Errorf("%d grants are clear of the strike, want the first and the last", len(far))
 	}
 }
 
 func TestFailed(t *testing.T) {
 	t.Parallel()
-	bad := Report{Fault: "f", Lost: 1, LostApart: 7, Unexplained: 2, Early: 8, Left: 3, Archived: 4, AtGateway: 5, Breaches: map[string]int{"phone": 6}, Apart: 9}
+	bad := Report{Fault: "f", Lost: 1, LostClear: 7, Unexplained: 2, Early: 8, Left: 3, Archived: 4, AtGateway: 5, Breaches: map[string]int{"phone": 6}, OverClear: 9}
 	always := "f: 2 sent again without a cause\nf: 8 sent before they were granted\nf: 4 archived\nf: 3 left in the queue\n"
 	const over = "\nf: 6 over a limit\nf: 5 over a limit by the gateway's clock"
 	for _, c := range []struct {
@@ -224,14 +265,14 @@ func TestWriteTable(t *testing.T) {
 		}
 		return string(text)
 	}
-	all := []Report{{Fault: "workers", For: 4 * time.Minute, Server: "Redis 1", Strikes: map[string]int{"a": 1, "b": 2}, Accepted: 4, Breaches: map[string]int{"phone": 5}, Used: 0.456}}
+	all := []Report{{Fault: "workers", For: 4 * time.Minute, Server: "Redis 1", Strikes: map[string]int{"a": 1, "b": 2}, Accepted: 4, Breaches: map[string]int{"phone": 5}, Clear: Clear{0.5, 1, 0.25}, Used: 0.456}}
 	page, empty, other := file("page", "before\n"+tableBegins+"old\n"+tableEnds+"after\n"), file("empty", ""), file("other", "precious\n")
 	for range 2 { // the second time it is in the place of the first
 		for _, path := range []string{page, empty, filepath.Join(dir, "new")} {
 			if err := errors.Join(CheckTable(path), WriteTable(path, all)); err != nil {
 				t.Error(err)
 			}
-			if got := read(path); strings.Count(got, "| `workers` | 4m | 3 | 4 | 0 | 0 | 0 | 5 | 46 % | 0s / 0s |\n") != 1 || strings.Contains(got, "old") {
+			if got := read(path); strings.Count(got, "| `workers` | 4m | 3 | 4 | 0 | 0 | 0 | 5 | 50 / 100 / 25 % | 46 % | 0s / 0s |\n") != 1 || strings.Contains(got, "old") {
 				t.Errorf("%s is\n%s", path, got)
 			}
 		}

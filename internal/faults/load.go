@@ -138,20 +138,34 @@ func (r *run) startBatch(ctx context.Context, client *queue.Client) error {
 	return nil
 }
 
-// startMoreBatches starts another batch whenever the one before is in the queue, until the load
-// ends. A start that fails may have been done: it is repeated until it is answered.
-func (r *run) startMoreBatches(load context.Context, client *queue.Client) error {
-	control := batch.NewControl(client)
-	for r.load.again {
+// feed notes when the elements of a batch are in the queue, until the load ends. Elements that come later have a zero time: nothing
+// strikes any more. When all of a batch are there, the next one is started, if there is to be one. A start that fails may have been
+// done: it is repeated until it is answered.
+func (r *run) feed(load context.Context, client *queue.Client) error {
+	control, fed := batch.NewControl(client), 0
+	for {
 		select {
 		case <-load.Done():
 			return nil
 		case <-time.After(200 * time.Millisecond):
 		}
-		p, err := control.Progress(load, queueName, r.batches[len(r.batches)-1])
-		if err != nil || p.Read < p.Total {
+		id := r.batches[len(r.batches)-1]
+		p, err := control.Progress(load, queueName, id)
+		if err != nil {
 			continue
 		}
+		r.mu.Lock()
+		for ; fed < int(p.Read); fed++ { // after a failover less may be read than before
+			r.accepted[elementID(id, fed)] = time.Now()
+		}
+		r.mu.Unlock()
+		if p.Read < p.Total {
+			continue
+		}
+		if !r.load.again {
+			return nil
+		}
+		fed = 0
 		var failed error
 		err = r.until(context.WithoutCancel(load), "a batch is started", func() bool {
 			failed = r.startBatch(context.WithoutCancel(load), client)
@@ -161,7 +175,6 @@ func (r *run) startMoreBatches(load context.Context, client *queue.Client) error
 			return errors.Join(err, failed)
 		}
 	}
-	return nil
 }
 
 // newTask is a message of the client, and its type.

@@ -23,20 +23,21 @@ import (
 
 // Report is what came of a run.
 type Report struct {
-	Fault   string         `json:"fault"`
-	About   string         `json:"about"`
-	Forgets bool           `json:"forgets"`
-	Keeps   bool           `json:"keeps_limits"`
-	Moves   bool           `json:"moves_clock"`
-	System  string         `json:"system"`
-	Server  string         `json:"server"`
-	Seed    uint64         `json:"seed"`
-	For     time.Duration  `json:"for_ns"`
-	Workers int            `json:"workers"`
-	Others  int            `json:"others"` // runs that shared the machine
-	Rate    int            `json:"rate"`
-	Limits  string         `json:"limits"` // by which it is judged
-	Strikes map[string]int `json:"strikes"`
+	Fault      string         `json:"fault"`
+	About      string         `json:"about"`
+	Forgets    bool           `json:"forgets"`
+	ForgetsAll bool           `json:"forgets_all"`
+	Keeps      bool           `json:"keeps_limits"`
+	Moves      bool           `json:"moves_clock"`
+	System     string         `json:"system"`
+	Server     string         `json:"server"`
+	Seed       uint64         `json:"seed"`
+	For        time.Duration  `json:"for_ns"`
+	Workers    int            `json:"workers"`
+	Others     int            `json:"others"` // runs that shared the machine
+	Rate       int            `json:"rate"`
+	Limits     string         `json:"limits"` // by which it is judged
+	Strikes    map[string]int `json:"strikes"`
 
 	Releases []Release `json:"releases,omitempty"`  // that were seen to work at the same time
 	Looks    int       `json:"looks,omitempty"`     // how often
@@ -46,7 +47,7 @@ type Report struct {
 	Refused   int `json:"refused"`    // calls to enqueue that failed, and were made again
 	Sent      int `json:"sent"`       // of these, what the gateway got
 	Lost      int `json:"lost"`       // accepted, and neither sent nor in the queue
-	LostApart int `json:"lost_apart"` // of these, such that were accepted when no strike was near
+	LostClear int `json:"lost_clear"` // of these, such that were accepted when no strike was near
 	Left      int `json:"left"`       // still in the queue, or to be fed, when the time was over; ticks don't count, which go on
 	Archived  int `json:"archived"`   // by asynq, for good
 	Again     int `json:"again"`      // sendings of a message that the gateway had
@@ -54,26 +55,40 @@ type Report struct {
 	// Unexplained are those of Again whose sender before was neither killed nor stood still right
 	// then, nor was Redis struck so that it may not have heard of the sending.
 	Unexplained int            `json:"unexplained"`
-	Early       int            `json:"early"`    // sendings before their grants
-	Breaches    map[string]int `json:"breaches"` // by rule, by the instants at which Redis granted
-	Apart       int            `json:"apart"`    // of these, such that no strike was near: a window and some seconds
+	Early       int            `json:"early"`      // sendings before their grants
+	Breaches    map[string]int `json:"breaches"`   // by rule, by the instants at which Redis granted
+	OverClear   int            `json:"over_clear"` // of these, such that no strike was near: a window and some seconds
 	AtGateway   int            `json:"at_gateway"`
 	Unused      int            `json:"unused"` // grants of which nothing came to the gateway
 
 	Postponed int `json:"postponed,omitempty"` // by the gateway of a soak, with a Retry-After
 	Failures  int `json:"failures,omitempty"`  // that it answered with 503
 
+	Clear Clear `json:"clear"`
+
 	Used    float64         `json:"used"`      // what was sent during the load, of what the provider's limit lets through
 	Stall   time.Duration   `json:"stall_ns"`  // longest time without a message at the gateway, during the load
 	Stalls  []time.Duration `json:"stalls_ns"` // the same for each strike, until five seconds after it; sorted
+	Back    []time.Duration `json:"back_ns"`   // from the end of a strike until the provider's limit was used again, if that was before the next one; sorted
 	LateP50 time.Duration   `json:"late_p50_ns"`
 	LateP99 time.Duration   `json:"late_p99_ns"` // of a grant, after the instant that was promised
 
 	Leaks *Leaks `json:"leaks,omitempty"` // of a soak
 }
 
+// Clear says how much of a run no strike was near, from 0 to 1. What goes wrong near a strike may have it as its cause, so this is how
+// much of the run can fail for it.
+type Clear struct {
+	Sendings float64 `json:"sendings"` // at the gateway, of which no repeat would have a cause
+	Messages float64 `json:"messages"` // accepted, of which none may be lost, whatever Redis forgets
+	Grants   float64 `json:"grants"`   // that may not break a limit, whatever Redis forgets
+}
+
+// longEnough is the load from which on a part of the run must be clear of strikes.
+const longEnough = time.Minute
+
 // Failed says what must not be, by the guarantees: nothing is lost, sent twice without a cause,
-// or over a limit, unless Redis itself forgets.
+// or over a limit, unless Redis itself forgets. What can be forgotten counts only clear of strikes, and a part of the run must be so.
 func (r Report) Failed() error {
 	var errs []error
 	bad := func(n int, what string) {
@@ -88,17 +103,20 @@ func (r Report) Failed() error {
 	bad(r.Archived, "archived")
 	bad(r.Left, "left in the queue")
 	if r.Forgets {
-		bad(r.LostApart, "lost with no strike near")
+		bad(r.LostClear, "lost with no strike near")
 	} else {
 		bad(r.Lost, "lost")
 	}
 	if r.Forgets && !r.Keeps {
-		bad(r.Apart, "over a limit with no strike near")
+		bad(r.OverClear, "over a limit with no strike near")
 	} else {
 		bad(r.broken(), "over a limit")
 		if !r.Moves {
 			bad(r.AtGateway, "over a limit by the gateway's clock")
 		}
+	}
+	if c := r.Clear; r.For >= longEnough && (c.Sendings == 0 || c.Messages == 0 && !r.ForgetsAll || c.Grants == 0) {
+		errs = append(errs, fmt.Errorf("%s: strikes were near all the time, so nothing was judged: %+v", r.Fault, c))
 	}
 	if r.Leaks != nil {
 		for _, leak := range r.Leaks.found() {
@@ -136,7 +154,7 @@ func (r Report) struck() int {
 func (r *run) judge(ctx context.Context) (Report, error) {
 	s := r.spec
 	rep := Report{
-		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets || r.forgot, Keeps: s.Fault.KeepsLimits, Moves: s.Fault.MovesClock,
+		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets || r.forgot, ForgetsAll: s.Fault.ForgetsAll, Keeps: s.Fault.KeepsLimits, Moves: s.Fault.MovesClock,
 		System: r.system.about, Server: r.system.version(ctx),
 		Seed: s.Seed, For: s.For, Workers: s.Workers, Others: s.Others, Rate: s.Rate, Refused: r.refused,
 		Strikes: map[string]int{}, Breaches: map[string]int{}, Releases: releasesOf(r), Looks: r.seen.looks, BothKeys: len(r.seen.both),
@@ -162,7 +180,7 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 		}
 		if n := e2e.Breaches(grants, rule); n > 0 {
 			rep.Breaches[rule.Name] = n
-			rep.Apart += e2e.Breaches(r.apart(grants, rule.Limit.Window()), rule)
+			rep.OverClear += e2e.Breaches(r.clearOfStrikes(grants, rule.Limit.Window()), rule)
 		}
 	}
 	stats := r.gateway.Stats()
@@ -170,6 +188,10 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 	rep.Early = stats.Early
 	if stats.Faults != nil {
 		rep.Postponed, rep.Failures = stats.Faults.TooMany, stats.Faults.Unavailable
+	}
+	rep.Clear.Grants = 1
+	if rep.Forgets && !rep.Keeps {
+		rep.Clear.Grants = share(len(r.clearOfStrikes(grants, longestWindow(rules))), len(grants))
 	}
 	rep.Unused = unused(grants, arrivals)
 	left, err := r.left()
@@ -197,18 +219,37 @@ func (r *run) rules() []queue.Rule {
 	return rules
 }
 
-// apart are the grants that no strike was near, by a window: what Redis forgot does not concern them.
-func (r *run) apart(grants []e2e.Grant, window time.Duration) []e2e.Grant {
+func longestWindow(rules []queue.Rule) time.Duration {
+	window := time.Duration(0)
+	for _, rule := range rules {
+		window = max(window, rule.Limit.Window())
+	}
+	return window
+}
+
+// share is a part of all, from 0 to 1; of none it is all.
+func share(part, all int) float64 {
+	if all == 0 {
+		return 1
+	}
+	return float64(part) / float64(all)
+}
+
+// clearOfStrikes are the grants that no strike was near, by a window: what Redis forgot does not concern them.
+func (r *run) clearOfStrikes(grants []e2e.Grant, window time.Duration) []e2e.Grant {
 	return slices.DeleteFunc(slices.Clone(grants), func(g e2e.Grant) bool {
 		at := time.UnixMicro(g.GrantedUs)
-		return slices.ContainsFunc(r.strikes, func(s Strike) bool {
-			return at.After(s.From.Add(-lagsBehind)) && at.Before(s.To.Add(window+lagsBehind))
-		})
+		return r.nearStrike(at, window)
 	})
 }
 
-// lagsBehind is how far a replica, or a file, may lag behind what Redis answered.
-const lagsBehind = 5 * time.Second
+const lagDefault = 2 * time.Second
+
+// nearStrike says whether Redis may have forgotten what it answered at an instant. What is forgotten counts for a window.
+func (r *run) nearStrike(at time.Time, window time.Duration) bool {
+	lag := cmp.Or(r.spec.Fault.lag, lagDefault)
+	return slices.ContainsFunc(r.strikes, func(s Strike) bool { return at.After(s.From.Add(-lag)) && at.Before(s.To.Add(window+lag)) })
+}
 
 // leftover is what is in the queue at the end.
 type leftover struct {
@@ -263,18 +304,26 @@ func (r *run) left() (leftover, error) {
 func (r *run) messages(rep *Report, arrivals []e2e.Arrival, left map[string]bool) {
 	r.acceptTicks()
 	last := map[string]e2e.Arrival{}
+	sendings := 0 // that are clear of strikes
 	for _, a := range arrivals {
+		if !r.mayRepeat(a) {
+			sendings++
+		}
 		if before, again := last[a.ID]; again {
 			rep.Again++
-			if !r.explained(before) {
+			if !r.mayRepeat(before) {
 				rep.Unexplained++
 			}
 		}
 		last[a.ID] = a
 	}
 	rep.Accepted = len(r.accepted)
-	lost := 0
+	lost, messages := 0, 0
 	for id, at := range r.accepted {
+		clear := !rep.Forgets || !rep.ForgetsAll && !r.nearStrike(at, 0)
+		if clear {
+			messages++
+		}
 		if _, sent := last[id]; sent {
 			rep.Sent++
 			continue
@@ -283,16 +332,12 @@ func (r *run) messages(rep *Report, arrivals []e2e.Arrival, left map[string]bool
 			continue
 		}
 		lost++
-		if !at.IsZero() && !r.spec.Fault.ForgetsAll && !r.nearStrike(at) {
-			rep.LostApart++
+		if clear {
+			rep.LostClear++
 		}
 	}
-	rep.Lost = lost - r.unfed
-}
-
-// nearStrike says whether Redis may have forgotten what it accepted at an instant.
-func (r *run) nearStrike(at time.Time) bool {
-	return slices.ContainsFunc(r.strikes, func(s Strike) bool { return at.After(s.From.Add(-lagsBehind)) && at.Before(s.To.Add(lagsBehind)) })
+	rep.Lost, rep.LostClear = lost-r.unfed, max(0, rep.LostClear-r.unfed) // what was not fed is left, and not lost
+	rep.Clear.Sendings, rep.Clear.Messages = share(sendings, len(arrivals)), share(messages, len(r.accepted))
 }
 
 // acceptTicks adds the ticks of the schedule while messages were enqueued: each second has one.
@@ -303,9 +348,9 @@ func (r *run) acceptTicks() {
 	}
 }
 
-// explained says whether a message may have been sent once more: its sender was killed or stood
+// mayRepeat says whether a message may be sent once more: its sender was killed or stood
 // still, or Redis was struck, before it had heard that the message was sent.
-func (r *run) explained(before e2e.Arrival) bool {
+func (r *run) mayRepeat(before e2e.Arrival) bool {
 	at := time.UnixMicro(before.ArrivedUs)
 	return r.crew.struck(before.Sender, at) || slices.ContainsFunc(r.strikes, func(s Strike) bool {
 		atRedis := !s.AtWorkers && !slices.Contains(losesNoReply, s.What)
@@ -316,33 +361,70 @@ func (r *run) explained(before e2e.Arrival) bool {
 // afterStrike is how long after a strike a stall is put down to it.
 const afterStrike = 5 * time.Second
 
-// pace finds for how long the gateway got nothing, at all and around each strike.
+// pace finds for how long the gateway got nothing: during the load, and around each strike. A strike may last longer than the load.
 func (r *run) pace(rep *Report, arrivals []e2e.Arrival) {
 	end := r.began.Add(r.spec.For)
 	stalls := make([]time.Duration, len(r.strikes))
 	var instants []time.Time
 	limited := 0 // by the provider's limit
 	for _, a := range arrivals {
-		if at := time.UnixMicro(a.ArrivedUs); at.Before(end) {
-			instants = append(instants, at)
-			if !strings.HasPrefix(a.ID, plainPrefix) {
-				limited++
-			}
+		at := time.UnixMicro(a.ArrivedUs)
+		instants = append(instants, at)
+		if at.Before(end) && !strings.HasPrefix(a.ID, plainPrefix) {
+			limited++
 		}
 	}
 	last := r.began
-	for _, at := range append(instants, end) {
-		gap := at.Sub(last)
-		rep.Stall = max(rep.Stall, gap)
+	for _, at := range append(instants, end.Add(time.Hour)) {
+		rep.Stall = max(rep.Stall, earlier(at, end).Sub(last))
 		for i, s := range r.strikes {
+			over := end
+			if s.To.After(end) { // then what waited comes now
+				over = s.To.Add(afterStrike)
+			}
 			if at.After(s.From) && last.Before(s.To.Add(afterStrike)) {
-				stalls[i] = max(stalls[i], gap)
+				stalls[i] = max(stalls[i], earlier(at, over).Sub(last))
 			}
 		}
 		last = at
 	}
 	slices.Sort(stalls)
+	rep.Back = r.back(arrivals)
 	rep.Stalls, rep.Used = stalls, float64(limited)/(float64(r.spec.Rate)*r.spec.For.Seconds())
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// back finds how long after each strike a second began in which nine tenths of what the provider's limit lets through came to the
+// gateway. Strikes after which the next one, or the end of the load, came first are left out.
+func (r *run) back(arrivals []e2e.Arrival) []time.Duration {
+	var limited, back []time.Duration // since the load began
+	for _, a := range arrivals {
+		if !strings.HasPrefix(a.ID, plainPrefix) {
+			limited = append(limited, time.UnixMicro(a.ArrivedUs).Sub(r.began))
+		}
+	}
+	enough := max(1, r.spec.Rate*9/10)
+	for i, s := range r.strikes {
+		over, until := s.To.Sub(r.began), r.spec.For
+		if i+1 < len(r.strikes) {
+			until = r.strikes[i+1].From.Sub(r.began)
+		}
+		first, _ := slices.BinarySearch(limited, over)
+		for ; first+enough <= len(limited) && limited[first]+time.Second <= until; first++ {
+			if limited[first+enough-1] < limited[first]+time.Second {
+				back = append(back, limited[first]-over)
+				break
+			}
+		}
+	}
+	slices.Sort(back)
+	return back
 }
 
 // unused counts the grants under which nothing came to the gateway.
@@ -397,17 +479,19 @@ func (r Report) Print(w io.Writer) error {
 	}
 	line("accepted", "%d, after %d refusals", r.Accepted, r.Refused)
 	line("sent", "%d", r.Sent)
-	line("lost", "%d, %d of them with no strike near", r.Lost, r.LostApart)
+	line("lost", "%d, %d of them with no strike near", r.Lost, r.LostClear)
 	line("sent again", "%d, %d of them without a cause", r.Again, r.Unexplained)
 	line("left", "%d in the queue, %d archived", r.Left, r.Archived)
-	line("over a limit", "%s by the grants, %d of them with no strike near, %d by the gateway's clock", cmp.Or(counts(r.Breaches), "0"), r.Apart, r.AtGateway)
+	line("over a limit", "%s by the grants, %d of them with no strike near, %d by the gateway's clock", cmp.Or(counts(r.Breaches), "0"), r.OverClear, r.AtGateway)
 	line("too early", "%d before their grants", r.Early)
 	line("grants unused", "%d", r.Unused)
 	if r.Postponed+r.Failures > 0 {
 		line("refused", "%d postponed by the gateway, %d failed there", r.Postponed, r.Failures)
 	}
+	line("no strike near", "%.0f %% of the sendings, %.0f %% of the messages, %.0f %% of the grants", 100*r.Clear.Sendings, 100*r.Clear.Messages, 100*r.Clear.Grants)
 	line("limit used", "%.0f %%", 100*r.Used)
-	line("stall at a strike", "p50 %v, worst %v", r.stallAt(50), r.stallAt(100))
+	line("stall at a strike", "p50 %v, worst %v", percentile(r.Stalls, 50), percentile(r.Stalls, 100))
+	line("full pace again", "p50 %v, worst %v after a strike; %d of %d, before the next one", percentile(r.Back, 50), percentile(r.Back, 100), len(r.Back), r.struck())
 	line("lateness", "p50 %v, p99 %v", r.LateP50.Round(time.Millisecond), r.LateP99.Round(time.Millisecond))
 	if r.Leaks != nil {
 		r.Leaks.print(line)
@@ -424,11 +508,12 @@ func counts(of map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-func (r Report) stallAt(percent int) time.Duration {
-	if len(r.Stalls) == 0 {
+// percentile is one of sorted times; 0 of none.
+func percentile(sorted []time.Duration, percent int) time.Duration {
+	if len(sorted) == 0 {
 		return 0
 	}
-	return r.Stalls[min(len(r.Stalls)-1, len(r.Stalls)*percent/100)].Round(10 * time.Millisecond)
+	return sorted[min(len(sorted)-1, len(sorted)*percent/100)].Round(10 * time.Millisecond)
 }
 
 // WriteFile writes reports as JSON.
@@ -481,11 +566,11 @@ func aroundTable(path string) (before, after string, err error) {
 
 func table(all []Report) string {
 	var b strings.Builder
-	b.WriteString("| fault | for | strikes | accepted | lost | sent again | without a cause | over a limit | limit used | stall at a strike, p50 / worst |\n")
-	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
+	b.WriteString("| fault | for | strikes | accepted | lost | sent again | without a cause | over a limit | no strike near | limit used | stall at a strike, p50 / worst |\n")
+	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, r := range all {
-		fmt.Fprintf(&b, "| `%s` | %v | %d | %d | %d | %d | %d | %d | %.0f %% | %v / %v |\n", r.Fault, minutes(r.For), r.struck(), r.Accepted, r.Lost,
-			r.Again, r.Unexplained, r.over(), 100*r.Used, r.stallAt(50), r.stallAt(100))
+		fmt.Fprintf(&b, "| `%s` | %v | %d | %d | %d | %d | %d | %d | %.0f / %.0f / %.0f %% | %.0f %% | %v / %v |\n", r.Fault, minutes(r.For), r.struck(), r.Accepted, r.Lost,
+			r.Again, r.Unexplained, r.over(), 100*r.Clear.Sendings, 100*r.Clear.Messages, 100*r.Clear.Grants, 100*r.Used, percentile(r.Stalls, 50), percentile(r.Stalls, 100))
 	}
 	if len(all) > 0 {
 		r := all[0]

@@ -65,7 +65,7 @@ type run struct {
 	leaks   *Leaks   // of a soak
 
 	mu       sync.Mutex
-	accepted map[string]time.Time // by the id of a message that must be sent: when it was accepted; zero for not known
+	accepted map[string]time.Time // by the id of a message that must be sent: when it was accepted; zero for after the load
 	refused  int                  // calls that failed; each was made again
 }
 
@@ -185,7 +185,7 @@ func (r *run) play(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { r.enqueue(load, client) })
 	var feeding error
-	wg.Go(func() { feeding = r.startMoreBatches(load, client) })
+	wg.Go(func() { feeding = r.feed(load, client) })
 	if err = r.strikeUntil(ctx, load); err != nil {
 		stop()
 	}

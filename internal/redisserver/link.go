@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,6 +18,7 @@ type link struct {
 	server   *net.TCPConn
 	requests *bufio.Reader
 	losing   chan struct{} // closed once the next reply is to be lost
+	dead     atomic.Bool   // what comes from either side goes nowhere
 	done     chan struct{} // closed with the link
 
 	closeOnce sync.Once

@@ -128,6 +128,16 @@ func (p *Proxy) listenLocked(ln net.Listener) {
 	})
 }
 
+// Deaden makes the connections that are open dead: they stay open, and carry nothing from now on, as when a router between the two
+// forgets them. New connections are not touched.
+func (p *Proxy) Deaden() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.dead.Store(true)
+	}
+}
+
 // Close drops all connections and waits for the goroutines. Closing twice is
 // fine.
 func (p *Proxy) Close() {
@@ -212,6 +222,9 @@ func (p *Proxy) pumpRequests(l *link) {
 		if !l.sleep(p.currentDelay().request) {
 			return
 		}
+		if l.dead.Load() {
+			continue
+		}
 		lose := p.shouldCut(commands)
 		if lose {
 			close(l.losing) // before the request leaves, so that no reply slips through
@@ -237,6 +250,9 @@ func (p *Proxy) pumpReplies(l *link) {
 		}
 		if !l.sleep(p.currentDelay().reply) {
 			return
+		}
+		if l.dead.Load() && err == nil {
+			continue
 		}
 		if _, werr := l.client.Write(buf[:n]); err != nil || werr != nil {
 			return

@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -140,6 +142,31 @@ func TestRefuse(t *testing.T) {
 		if err := ping(); err != nil {
 			t.Errorf("PING afterwards: %v", err)
 		}
+	}
+}
+
+// A dead connection stays open and answers nothing; a new one works.
+func TestDeadenLeavesConnectionsOpenAndSilent(t *testing.T) {
+	t.Parallel()
+	client, p, direct := behind(t)
+	conn := client.Conn()
+	defer conn.Close()
+	if err := conn.Incr(t.Context(), "hits").Err(); err != nil {
+		t.Fatal(err)
+	}
+	p.Deaden()
+	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	if err := conn.Incr(ctx, "hits").Err(); err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("INCR on a dead connection = %v, want that its time is over", err)
+	}
+	if got := direct.Get(t.Context(), "hits").Val(); got != "1" {
+		t.Errorf("hits = %q, want 1: what is sent on a dead connection must not arrive", got)
+	}
+	fresh := impatient(p.Addr())
+	defer fresh.Close()
+	if n, err := fresh.Incr(t.Context(), "hits").Result(); n != 2 || err != nil {
+		t.Errorf("INCR on a new connection = %d, %v, want 2", n, err)
 	}
 }
 
