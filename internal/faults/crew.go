@@ -17,6 +17,7 @@ import (
 type crew struct {
 	dir       string
 	spec      workerSpec
+	cutOff    *address   // as that of a system
 	processes []*process // all that ever were; the number of each is its place, from 1
 }
 
@@ -46,6 +47,9 @@ func (c *crew) startSpared(vitals string, run time.Duration) error {
 func (c *crew) add(p *process, spec workerSpec) error {
 	p.number = len(c.processes) + 1
 	spec.Process = p.number
+	if c.cutOff != nil && p.number%2 == 0 {
+		spec.Redis = *c.cutOff
+	}
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return err

@@ -52,6 +52,7 @@ func All() []Fault {
 	always := []redisserver.Option{redisserver.AOF()}
 	alwaysAndDebug := []redisserver.Option{redisserver.AOF(), redisserver.Arg("enable-debug-command", "yes")}
 	everySecond := []redisserver.Option{redisserver.AOF(), redisserver.Arg("appendfsync", "everysec")}
+	minReplicas := []redisserver.Option{redisserver.Arg("min-replicas-to-write", "1"), redisserver.Arg("min-replicas-max-lag", "2")}
 	snapshots := []redisserver.Option{redisserver.Arg("save", "1", "1")}
 	return []Fault{
 		{Name: "none", About: "nothing happens: what to compare the others on one server with", Long: time.Minute, start: alone("one server")},
@@ -117,8 +118,21 @@ func All() []Fault {
 		},
 		{
 			Name: "sentinel-min-replicas", About: "the master stands still, with min-replicas-to-write 1: without replicas it refuses to write", Forgets: true,
-			Long: 22 * time.Minute, start: watched(redisserver.Arg("min-replicas-to-write", "1"), redisserver.Arg("min-replicas-max-lag", "2")),
+			Long: 22 * time.Minute, start: watched(minReplicas...),
 			every: 10 * time.Second, strike: freezeMaster,
+		},
+		{
+			Name: "sentinel-partition", Forgets: true,
+			About: "for ten seconds the master is cut off from all but half of the workers, and Sentinel makes another one: there are two masters",
+			Long:  16 * time.Minute, start: divisible(), every: 10 * time.Second, strike: divide(10 * time.Second),
+		},
+		{
+			Name: "sentinel-partition-min-replicas", About: "as sentinel-partition, with min-replicas-to-write 1", Forgets: true,
+			Long: 16 * time.Minute, start: divisible(minReplicas...), every: 10 * time.Second, strike: divide(10 * time.Second),
+		},
+		{
+			Name: "sentinel-partition-replicas", About: "as sentinel-partition, where both replicas must have a grant", Forgets: true, KeepsLimits: true,
+			Long: 16 * time.Minute, start: divisible(), limits: throttle.Config{Replicas: 2}, every: 10 * time.Second, strike: divide(10 * time.Second),
 		},
 		{
 			Name: "sentinel-failover", About: "SENTINEL FAILOVER, as it is", Forgets: true,
@@ -413,6 +427,23 @@ func freezeMaster(ctx context.Context, r *run) (string, error) {
 		return "", err
 	}
 	return "the master stood still", errors.Join(anotherMaster(ctx, r, master), master.Resume(), w.Settled(ctx, settlesWithin))
+}
+
+// divide cuts the master off for so long, and half of the workers with it. The sentinels need about two seconds of it.
+func divide(d time.Duration) func(context.Context, *run) (string, error) {
+	return func(ctx context.Context, r *run) (string, error) {
+		w := r.system.watched
+		master, err := w.Master(ctx)
+		if err != nil {
+			return "", err
+		}
+		over := time.After(d)
+		w.Divide(master, true)
+		err = anotherMaster(ctx, r, master)
+		<-over
+		w.Divide(master, false)
+		return "two masters", errors.Join(err, w.Settled(ctx, settlesWithin))
+	}
 }
 
 // failover asks the sentinels for another master. With paused nobody may write until it is there.

@@ -28,6 +28,8 @@ func short(t *testing.T, name string) Spec {
 		f.strike = stopOrHoldWorker
 	case "silence":
 		f.strike = silence(2 * time.Second)
+	case "sentinel-partition":
+		f.strike = divide(4 * time.Second)
 	}
 	return Spec{Fault: f, For: 4 * time.Second, Drain: 3 * time.Minute, Seed: 1, Workers: 2, Rate: 20, Dir: t.ArtifactDir(), Log: t.Logf, leaveOrphans: f.Forgets}
 }
@@ -53,6 +55,8 @@ func TestFaults(t *testing.T) {
 		case "workers-kill": // in its short form it would be that of "workers"
 			continue
 		case "none", "cluster-none": // the others do the same, and more
+			continue
+		case "sentinel-partition-min-replicas", "sentinel-partition-replicas": // in their short form they would be that of sentinel-partition
 			continue
 		case "soak": // TestShortSoak
 			continue

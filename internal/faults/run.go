@@ -128,7 +128,7 @@ func (r *run) start() error {
 		r.gateway.Also(p)
 	}
 	r.gateway.SetTakes(gatewayTakes)
-	r.crew = &crew{dir: r.spec.Dir, spec: workerSpec{
+	r.crew = &crew{dir: r.spec.Dir, cutOff: system.cutOff, spec: workerSpec{
 		Redis: system.address, Gateway: r.gateway.URL(), Policies: r.policies, Secret: secret,
 		Grants: filepath.Join(r.spec.Dir, "grants.jsonl"), Phones: r.spec.Rate * phonesPerRate,
 		Hold: r.spec.Fault.limits.HoldAfterFailover, Replicas: r.spec.Fault.limits.Replicas,

@@ -1,9 +1,12 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -20,15 +23,25 @@ type address struct {
 	Addrs   []string `json:"addrs"`
 	Cluster bool     `json:"cluster,omitempty"`
 	Master  string   `json:"master,omitempty"` // its name; Addrs are the sentinels
+
+	Via map[string]string `json:"via,omitempty"` // where to dial in place of an address
 }
 
 func (a address) client() redis.UniversalClient {
-	return redis.NewUniversalClient(&redis.UniversalOptions{Addrs: a.Addrs, IsClusterMode: a.Cluster, MasterName: a.Master})
+	opts := &redis.UniversalOptions{Addrs: a.Addrs, IsClusterMode: a.Cluster, MasterName: a.Master}
+	if len(a.Via) > 0 {
+		opts.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dialer := net.Dialer{Timeout: 5 * time.Second}
+			return dialer.DialContext(ctx, network, cmp.Or(a.Via[addr], addr))
+		}
+	}
+	return redis.NewUniversalClient(opts)
 }
 
 // system is the Redis of a run: one of its kinds.
 type system struct {
 	address address
+	cutOff  *address // for every second worker process: where it finds Redis, when a partition cuts these off; nil for none
 	about   string
 	one     *redisserver.Process // also where a proxy leads to
 	proxy   *redisserver.Proxy
@@ -151,6 +164,30 @@ func watched(opts ...redisserver.Option) starter {
 		return &system{
 			watched: w, about: "a master, two replicas, three sentinels",
 			address: address{Addrs: w.Addrs(), Master: redisserver.MasterName},
+		}, nil
+	}
+}
+
+// divisible is a master with two replicas and three sentinels, of which a partition can cut the master off, together with every second
+// worker process.
+func divisible(opts ...redisserver.Option) starter {
+	return func(dir string) (*system, error) {
+		w, err := redisserver.LaunchDivisible(dir, opts...)
+		if err != nil {
+			return nil, err
+		}
+		direct := map[string]string{} // clients are on the same side as the server that they use
+		for _, s := range w.Servers {
+			direct[w.Known(s)] = s.Addr()
+		}
+		cutOff := maps.Clone(direct)
+		for i, s := range w.Sentinels {
+			cutOff[s.Addr()] = w.Asked[i].Addr()
+		}
+		return &system{
+			watched: w, about: "a master, two replicas, three sentinels, half of the workers on the side of the master",
+			address: address{Addrs: w.Addrs(), Master: redisserver.MasterName, Via: direct},
+			cutOff:  &address{Addrs: w.Addrs(), Master: redisserver.MasterName, Via: cutOff},
 		}, nil
 	}
 }

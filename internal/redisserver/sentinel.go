@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,10 @@ const MasterName = "main"
 type Watched struct {
 	Servers   []*Process // the first is the master at first
 	Sentinels []*Process
+
+	// Of [LaunchDivisible], else empty. Peers stand before the servers, in their order: replicas and sentinels reach a server through
+	// its proxy, and sentinels name that as its address. Asked stand before the sentinels, for clients that are to be cut off.
+	Peers, Asked []*Proxy
 }
 
 // LaunchWatched starts all of them. They keep their files below dir. The options are for the
@@ -31,8 +36,50 @@ func LaunchWatched(dir string, opts ...Option) (*Watched, error) {
 	return w, nil
 }
 
+// LaunchDivisible is [LaunchWatched] with servers that can be cut off from each other and from the sentinels by [Watched.Divide].
+func LaunchDivisible(dir string, opts ...Option) (*Watched, error) {
+	w := &Watched{Peers: []*Proxy{}}
+	if err := w.start(dir, opts); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	for _, s := range w.Sentinels {
+		p, err := ListenProxy(s.Addr(), nil)
+		if err != nil {
+			return nil, errors.Join(err, w.Close())
+		}
+		w.Asked = append(w.Asked, p)
+	}
+	return w, nil
+}
+
+// Divide cuts a server off: no replica and no sentinel reaches it any more, and who asks the sentinels through [Watched.Asked] hears
+// nothing from them. Clients that reach the server itself still do. With false it is one network again.
+func (w *Watched) Divide(server *Process, cut bool) {
+	for i, p := range w.Peers {
+		if w.Servers[i] == server {
+			p.Refuse(cut)
+		}
+	}
+	for _, p := range w.Asked {
+		p.Refuse(cut)
+	}
+}
+
 // Close ends all of them.
-func (w *Watched) Close() error { return errors.Join(closeAll(w.Sentinels), closeAll(w.Servers)) }
+func (w *Watched) Close() error {
+	for _, p := range slices.Concat(w.Peers, w.Asked) {
+		p.Close()
+	}
+	return errors.Join(closeAll(w.Sentinels), closeAll(w.Servers))
+}
+
+// Known is the address under which the sentinels know a server.
+func (w *Watched) Known(server *Process) string {
+	if i := slices.Index(w.Servers, server); i < len(w.Peers) {
+		return w.Peers[i].Addr()
+	}
+	return server.Addr()
+}
 
 // Addrs are the addresses of the sentinels, which say where the master is.
 func (w *Watched) Addrs() []string { return addrsOf(w.Sentinels) }
@@ -48,7 +95,7 @@ func (w *Watched) Master(ctx context.Context) (*Process, error) {
 		_ = c.Close()
 	}
 	for _, server := range w.Servers {
-		if 2*votes[server.Addr()] > len(w.Sentinels) {
+		if 2*votes[w.Known(server)] > len(w.Sentinels) {
 			return server, nil
 		}
 	}
@@ -80,7 +127,7 @@ func (w *Watched) Settled(ctx context.Context, within time.Duration) error {
 			if err != nil {
 				return false, err
 			}
-			_, port, _ := net.SplitHostPort(master.Addr())
+			_, port, _ := net.SplitHostPort(w.Known(master))
 			follows := strings.Contains(info, "master_link_status:up") && strings.Contains(info, "master_port:"+port)
 			if leads := strings.Contains(info, "role:master"); leads != (s == master) || !leads && !follows {
 				return false, nil
@@ -96,17 +143,21 @@ func (w *Watched) start(dir string, opts []Option) error {
 	if err != nil {
 		return err
 	}
-	w.Servers = append(w.Servers, master)
-	host, port, err := net.SplitHostPort(master.Addr())
+	if err := w.add(master); err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(w.Known(master))
 	if err != nil {
 		return err
 	}
 	for i := 1; i <= 2; i++ {
-		replica, err := launchIn(dir, i, append(opts, Arg("replicaof", host, port))...)
+		replica, err := launchIn(dir, i, opts...)
 		if err != nil {
 			return err
 		}
-		w.Servers = append(w.Servers, replica)
+		if err := errors.Join(w.add(replica), tell(replica.Addr(), "replicaof", host, port)); err != nil {
+			return err
+		}
 	}
 	for _, replica := range w.Servers[1:] {
 		if err := Following(replica); err != nil {
@@ -133,6 +184,24 @@ func (w *Watched) start(dir string, opts []Option) error {
 		return fmt.Errorf("redisserver: the sentinels did not find each other: %w", err)
 	}
 	return nil
+}
+
+// add takes a server in. One that can be cut off tells others to reach it through its proxy.
+func (w *Watched) add(server *Process) error {
+	w.Servers = append(w.Servers, server)
+	if w.Peers == nil {
+		return nil
+	}
+	p, err := ListenProxy(server.Addr(), nil)
+	if err != nil {
+		return err
+	}
+	w.Peers = append(w.Peers, p)
+	host, port, err := net.SplitHostPort(p.Addr())
+	if err != nil {
+		return err
+	}
+	return tell(server.Addr(), "config", "set", "replica-announce-ip", host, "replica-announce-port", port)
 }
 
 // watching makes a server a sentinel.
