@@ -175,6 +175,32 @@ func TestFullPaceIsBack(t *testing.T) {
 	}
 }
 
+// What Redis forgot once may cost a limit as much again, and no more.
+func TestOverTwice(t *testing.T) {
+	t.Parallel()
+	at := func(s float64) time.Time { return time.UnixMicro(1e15 + int64(s*1e6)) }
+	all, err := readPolicies(usualPolicies("1/2s", 100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var grants []e2e.Grant
+	for _, s := range []float64{0, 1, 2, 2.5, 3, 9} { // 1, 2 and 2.5 are three in two seconds, and so are 2, 2.5 and 3
+		grants = append(grants, e2e.Grant{ID: "c", Key: "k", GrantedUs: at(s).UnixMicro(), Charges: []e2e.Charge{{Rule: "phone", Key: "k", Cost: 1}}})
+	}
+	phone := all[0].Rules[0]
+	for _, c := range []struct {
+		strikes []Strike
+		want    int
+	}{
+		{[]Strike{{From: at(0.5), To: at(0.6)}, {From: at(2.7), To: at(2.8)}}, 2},
+		{[]Strike{{From: at(0.5), To: at(0.6)}, {From: at(2.5), To: at(2.6)}}, 0}, // too near to tell
+	} {
+		if got := (&run{strikes: c.strikes}).overTwice(grants, phone); got != c.want {
+			t.Errorf("with strikes at %v: %d over twice the limit, want %d", c.strikes, got, c.want)
+		}
+	}
+}
+
 // A run of a minute or more, of which strikes were near all the time, has proven nothing.
 func TestNothingJudgedFails(t *testing.T) {
 	t.Parallel()
@@ -212,7 +238,7 @@ func TestGrantsAreCounted(t *testing.T) {
 
 func TestFailed(t *testing.T) {
 	t.Parallel()
-	bad := Report{Fault: "f", Lost: 1, LostClear: 7, Unexplained: 2, Early: 8, Left: 3, Archived: 4, AtGateway: 5, Breaches: map[string]int{"phone": 6}, OverClear: 9}
+	bad := Report{Fault: "f", Lost: 1, LostClear: 7, Unexplained: 2, Early: 8, Left: 3, Archived: 4, AtGateway: 5, Breaches: map[string]int{"phone": 6}, OverClear: 9, OverTwice: 10}
 	always := "f: 2 sent again without a cause\nf: 8 sent before they were granted\nf: 4 archived\nf: 3 left in the queue\n"
 	const over = "\nf: 6 over a limit\nf: 5 over a limit by the gateway's clock"
 	for _, c := range []struct {
@@ -220,7 +246,7 @@ func TestFailed(t *testing.T) {
 		want           string
 	}{
 		{false, false, always + "f: 1 lost" + over},
-		{true, false, always + "f: 7 lost with no strike near\nf: 9 over a limit with no strike near"},
+		{true, false, always + "f: 7 lost with no strike near\nf: 9 over a limit with no strike near\nf: 10 over twice a limit"},
 		{true, true, always + "f: 7 lost with no strike near" + over},
 	} {
 		bad.Forgets, bad.Keeps = c.forgets, c.keeps

@@ -19,6 +19,7 @@ import (
 
 	"github.com/headwayq/headway/internal/e2e"
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
 )
 
 // Report is what came of a run.
@@ -58,6 +59,7 @@ type Report struct {
 	Early       int            `json:"early"`      // sendings before their grants
 	Breaches    map[string]int `json:"breaches"`   // by rule, by the instants at which Redis granted
 	OverClear   int            `json:"over_clear"` // of these, such that no strike was near: a window and some seconds
+	OverTwice   int            `json:"over_twice"` // of these, above twice the limit: what Redis forgets once can't cost more
 	AtGateway   int            `json:"at_gateway"`
 	Unused      int            `json:"unused"` // grants of which nothing came to the gateway
 
@@ -109,6 +111,7 @@ func (r Report) Failed() error {
 	}
 	if r.Forgets && !r.Keeps {
 		bad(r.OverClear, "over a limit with no strike near")
+		bad(r.OverTwice, "over twice a limit")
 	} else {
 		bad(r.broken(), "over a limit")
 		if !r.Moves {
@@ -181,6 +184,7 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 		if n := e2e.Breaches(grants, rule); n > 0 {
 			rep.Breaches[rule.Name] = n
 			rep.OverClear += e2e.Breaches(r.clearOfStrikes(grants, rule.Limit.Window()), rule)
+			rep.OverTwice += r.overTwice(grants, rule)
 		}
 	}
 	stats := r.gateway.Stats()
@@ -217,6 +221,19 @@ func (r *run) rules() []queue.Rule {
 		}
 	}
 	return rules
+}
+
+// overTwice counts the grants above twice a limit. Whoever grants keeps the limit by the grants that it knows. So with one strike in a
+// window, there are two sets of grants in it, each within the limit. Of strikes that are nearer to each other nothing is counted.
+func (r *run) overTwice(grants []e2e.Grant, rule queue.Rule) int {
+	window := rule.Limit.Window()
+	for i := 1; i < len(r.strikes); i++ {
+		if r.strikes[i].From.Sub(r.strikes[i-1].To) < window {
+			return 0
+		}
+	}
+	rule.Limit = throttle.Sliding(2*rule.Limit.Permits(), window)
+	return e2e.Breaches(grants, rule)
 }
 
 func longestWindow(rules []queue.Rule) time.Duration {
@@ -482,7 +499,8 @@ func (r Report) Print(w io.Writer) error {
 	line("lost", "%d, %d of them with no strike near", r.Lost, r.LostClear)
 	line("sent again", "%d, %d of them without a cause", r.Again, r.Unexplained)
 	line("left", "%d in the queue, %d archived", r.Left, r.Archived)
-	line("over a limit", "%s by the grants, %d of them with no strike near, %d by the gateway's clock", cmp.Or(counts(r.Breaches), "0"), r.OverClear, r.AtGateway)
+	line("over a limit", "%s by the grants, %d of them with no strike near, %d of them over twice the limit; %d by the gateway's clock",
+		cmp.Or(counts(r.Breaches), "0"), r.OverClear, r.OverTwice, r.AtGateway)
 	line("too early", "%d before their grants", r.Early)
 	line("grants unused", "%d", r.Unused)
 	if r.Postponed+r.Failures > 0 {
