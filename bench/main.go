@@ -28,6 +28,7 @@ var sections = []section{
 	{"scripts", "The longest script", scripts},
 	{"scale", "Redis' work per job as more jobs wait", scale},
 	{"cluster", "What the masters of a Redis Cluster share", clusters},
+	{"clusterpool", "A pool on a Redis Cluster", clusterPools},
 	{"failover", "What it costs that a failover breaks no limit", failover},
 }
 
