@@ -99,11 +99,12 @@ func (c *call) offerUnheard(v verdict, promoted []luascripts.Promotion) []luascr
 	return rule.promote(promoted, false)
 }
 
-// promoteInLinesLeft promotes the next job of each line that the call's job has left.
+// promoteInLinesLeft promotes the next job of each line that the call's job has left, and the first turn where it has left
+// its turn: that one was told to come after the job, which may have waited for another rule until far in the future.
 func (c *call) promoteInLinesLeft() (next []luascripts.Promotion) {
 	for i := range c.rules {
-		if rule := &c.rules[i]; rule.leftLine() {
-			next = rule.promote(next, false)
+		if rule := &c.rules[i]; rule.leftLine() || rule.leftTurn {
+			next = rule.promote(next, rule.leftTurn)
 		}
 	}
 	return next
@@ -144,8 +145,9 @@ func (c *call) endWithoutGrant() {
 // leave gives up all places.
 func (c *call) leave() {
 	for i := range c.rules {
-		if c.rules[i].place != nowhere {
-			c.rules[i].leave()
+		if rule := &c.rules[i]; rule.place != nowhere {
+			rule.leftTurn = rule.place == turn
+			rule.leave()
 		}
 	}
 }

@@ -33,6 +33,7 @@ type ruleCall struct {
 	deadTurns   []string // the first turns, as far as they hold up nobody, see findDeadTurns
 	missed      []string // who were parked here while they waited for a lease
 	place       place
+	leftTurn    bool  // it was among the turns, and does not hold up anybody there any more
 	ticket      int64 // as if not parked
 	lastPromise int64
 	ahead       ahead
@@ -375,6 +376,7 @@ func (r *ruleCall) keepsTurn(binding *ruleCall, turns turnsKept) bool {
 // stepAside leaves the job its ticket where another rule goes before this one.
 func (r *ruleCall) stepAside(at int64) {
 	if r.place == waits || r.place == turn {
+		r.leftTurn = r.place == turn
 		r.put(parked, r.ticket)
 		r.keep(at)
 	}

@@ -35,6 +35,53 @@ func TestOtherPolicyIsNotHeldUp(t *testing.T) {
 	}
 }
 
+// TestNextTurnIsToldWhenAJobStepsAside: y waits for a slot until its lease ends in a minute, and keeps its turn at the provider. z is
+// told to come after it. Then the slot is given back, but now y's phone is closed. So y steps aside at the provider, and z, which nothing
+// holds up any more, must hear of that: nobody else is there to tell it.
+func TestNextTurnIsToldWhenAJobStepsAside(t *testing.T) {
+	t.Parallel()
+	for name, refreshed := range map[string]bool{"it asks": false, "a pool looks": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene()
+			rules := func(phone string) []luascripts.RuleCall {
+				return []luascripts.RuleCall{
+					ruleOf("phone", phone, slidingOf(1, 100*ms)), ruleOf("provider", "all", slidingOf(1, time.Second)),
+					ruleOf("slots", "slots", luascripts.Numbers{Kind: luascripts.Leases, Permits: 1, Window: time.Minute}),
+				}
+			}
+			ask := func(job string, at time.Duration, status luascripts.Status, rule int, goes time.Duration) luascripts.AcquireReply {
+				t.Helper()
+				s.at(at)
+				s.token++
+				r := s.Acquire(luascripts.AcquireArgs{Rules: rules(job), Policy: "sms", Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1})
+				if r.Status != status || r.Rule != rule || !r.At.Equal(start.Add(goes)) {
+					t.Fatalf("%s: got %+v, want status %d by rule %d at %v", job, r, status, rule, goes)
+				}
+				return r
+			}
+			ask("a", 0, luascripts.Granted, 0, 0)
+			holder := s.token
+			ask("y", 1500*ms, luascripts.Booked, 3, time.Minute)
+			ask("z", 1600*ms, luascripts.Booked, 2, 61*time.Second)
+			s.at(2 * time.Second)
+			s.Release(rules("a")[2], holder)
+			s.Close(luascripts.CloseArgs{Rules: rules("y"), Rule: 1, Job: "y", For: 10 * time.Second})
+
+			var promoted []luascripts.Promotion
+			if refreshed {
+				promoted = s.Refresh(luascripts.RefreshArgs{Rules: rules("y"), Policy: "sms", Job: "y"}).Promoted
+			} else {
+				promoted = ask("y", 2*time.Second, luascripts.Booked, 1, 12*time.Second).Promoted
+			}
+			if len(promoted) != 1 || promoted[0].Job != "z" || !promoted[0].At.Equal(s.now) {
+				t.Errorf("promoted %+v, want z at once", promoted)
+			}
+			ask("z", 2*time.Second, luascripts.Granted, 0, 2*time.Second)
+		})
+	}
+}
+
 // TestTurnIsKept follows three jobs of a policy past a phone of 1/60s and a
 // provider of 1/5min, and one of another policy,
 // for which they do not exist.

@@ -83,6 +83,7 @@ end
 
 local function leave_all(rules)
   for _, rule in ipairs(rules) do
+    rule.left_turn = rule.in_turns
     if rule.ticket then leave(rule) end
   end
 end

@@ -122,6 +122,7 @@ end
 -- step_aside parks the job: its ticket stays good and holds up nobody
 local function step_aside(rule, at, now)
   if not rule.ticket or is_parked(rule.ticket) then return end
+  rule.left_turn = rule.in_turns
   if rule.end_turn_rank > 0 then redis.call("ZREM", rule.turns, rule.member) end
   if rule.in_turns then redis.call("ZREM", rule.line, "#" .. rule.member) end
   redis.call("ZADD", rule.line, int(rule.ticket - PARK_OFFSET), rule.member)

@@ -38,6 +38,7 @@
 --   park       missed               the jobs that were late and wait for a lease
 --   find_ticket  ticket             the job's, in the line or among the turns
 --              in_turns             true when it is among the turns
+--   step_aside, leave_all  left_turn    true when it was among the turns, and does not hold up anybody there any more
 --   count_ahead_of_job  waiting, turns_ahead    how many are ahead of the job
 --              ahead                how many permits these want
 --              costs, front_index   the costs of the first of them, and which of these is that of `front`
@@ -101,7 +102,7 @@ end
 -- set_job gives a rule the job of a call, and forgets what it knew of the line for the one before
 local function set_job(rule, job)
   rule.member = job ~= "" and rule.cost .. ":" .. job or ""
-  rule.ticket, rule.in_turns, rule.last_promise, rule.no_turns = nil, false, nil, false
+  rule.ticket, rule.in_turns, rule.left_turn, rule.last_promise, rule.no_turns = nil, false, false, nil, false
   rule.waiting, rule.turns_ahead, rule.ahead, rule.promised_turns, rule.to_park, rule.missed = 0, 0, 0, nil, nil, nil
 end
 
@@ -192,11 +193,13 @@ local function measure(rule, now)
   end
 end
 
--- promote_in_lines_left promotes the next job of each line that the call's job has left
+-- promote_in_lines_left promotes the next job of each line that the call's job has left, and the first turn where it has left
+-- its turn: that one was told to come after the job, which may have waited for another rule until far in the future
 local function promote_in_lines_left(rules, waits_at, now)
   local promoted = {}
   for i, rule in ipairs(rules) do
-    if i ~= waits_at and rule.ticket and not rule.in_turns and not is_parked(rule.ticket) then promote(rule, now, promoted) end
+    local left_line = i ~= waits_at and rule.ticket and not rule.in_turns and not is_parked(rule.ticket)
+    if left_line or rule.left_turn then promote(rule, now, promoted, rule.left_turn) end
   end
   return promoted
 end
