@@ -105,7 +105,8 @@ func New(rules []Rule, cfg Config) (*Middleware, error) {
 	cfg.Status = cmp.Or(cfg.Status, StatusDefault)
 	cfg.Logger = stderrlog.Or(cfg.Logger)
 	cfg.Logger = cfg.Logger.With(zap.String("component", "httplimit"))
-	l := &Middleware{rules: append([]Rule(nil), rules...), cfg: cfg, unsettled: giveback.New(cfg.Logger, settleWithin, nil)}
+	l := &Middleware{rules: append([]Rule(nil), rules...), cfg: cfg}
+	l.unsettled = throttle.ForWorkers.NewGiveBacks(settleWithin, func(line string, err error) { l.cfg.Logger.Warn(line, zap.Error(err)) })
 	errs := []error{cfg.validate()}
 	limiters := make([]*throttle.Limiter, len(rules))
 	whole := true

@@ -8,7 +8,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/headwayq/headway/internal/giveback"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -43,24 +42,33 @@ func (l *Middleware) run(w http.ResponseWriter, r *http.Request, next http.Handl
 	returned = true
 }
 
+// settling gives back what a request was granted, or some of it.
+type settling func(context.Context) ([]throttle.Promotion, error)
+
+// giveBack makes a call that gives back what a request was granted. If Redis does not do it now, it is made again for as long as that counts.
+func (l *Middleware) giveBack(ctx context.Context, d throttle.Decision, counts time.Duration, call settling) error {
+	do := func(ctx context.Context) error {
+		_, err := call(ctx)
+		return err
+	}
+	err := do(ctx)
+	if throttle.ForWorkers.MayPass(err) {
+		l.unsettled.Add(throttle.ForWorkers.Servers(l.policy, d.Request), counts, do)
+	}
+	return err
+}
+
 // settle ends the leases of what was granted, and gives it back. It is done before
 // the answer is complete, so that a client that has it finds the permits there. What Redis does not do is repeated in
 // the background while it counts.
-func (l *Middleware) settle(ctx context.Context, d throttle.Decision, release giveback.Func, refund bool) {
+func (l *Middleware) settle(ctx context.Context, d throttle.Decision, release settling, refund bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer cancel()
 	leases, permits := throttle.ForWorkers.CountsFor(l.policy, d.Request)
-	_, failed := release(ctx)
-	if throttle.ForWorkers.MayPass(failed) {
-		l.unsettled.Add(l.policy, d.Request, leases, release)
-	}
+	failed := l.giveBack(ctx, d, leases, release)
 	if refund {
-		giveBack := func(ctx context.Context) ([]throttle.Promotion, error) { return l.policy.Refund(ctx, d.Request) }
-		_, err := giveBack(ctx)
-		if throttle.ForWorkers.MayPass(err) {
-			l.unsettled.Add(l.policy, d.Request, permits, giveBack)
-		}
-		failed = errors.Join(failed, err)
+		permitsBack := func(ctx context.Context) ([]throttle.Promotion, error) { return l.policy.Refund(ctx, d.Request) }
+		failed = errors.Join(failed, l.giveBack(ctx, d, permits, permitsBack))
 	}
 	if failed != nil {
 		l.note(context.WithoutCancel(ctx), d, failed)

@@ -53,7 +53,7 @@ func slots(calls []luascripts.RuleCall) []slotCalls {
 	return out
 }
 
-func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
+func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call, by undoer) error {
 	a := c.AcquireArgs
 	all := slots(a.Rules)
 	base, err := s.clockOf(ctx, a.Rules[0])
@@ -66,7 +66,7 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 	}
 	if a.Mode == luascripts.BookLastRule {
 		if last := lastRateSlot(a.Rules); last.to > 0 {
-			return s.bookLastRule(ctx, c, last, base)
+			return s.bookLastRule(ctx, c, last, base, by)
 		}
 		a.Mode = luascripts.Book
 	}
@@ -84,12 +84,13 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 			r = call.AcquireReply
 		}
 		for _, given := range all[:slotsToUndo(n, r.Status, err)] {
-			back := a
+			g := slotGrant{at: given, token: Token(a.Token), job: a.Job, worth: out.Worth, each: out.Each, again: err != nil}
 			if err != nil {
-				back.Job = "" // a place in a line stays
+				g.job = "" // a place in a line stays
+			} else if away := awayUntil(call.Rules, r); !away.IsZero() && a.Job != "" {
+				g.away = s.shownBy(ctx, a.Rules[given.from], away, base)
 			}
-			promoted := s.giveBack(ctx, back, given, out.Worth, awayUntil(call.Rules, r), base)
-			out.Promoted = append(out.Promoted, promoted...)
+			by.undo(ctx, g)
 		}
 		if err != nil {
 			break
@@ -99,7 +100,7 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call) error {
 		}
 		out = joined(out, r, at, counted)
 		if r.Status == luascripts.Booked || r.Status == luascripts.TooLate {
-			out.Promoted = append(out.Promoted, s.leaveLeases(ctx, a, all[n+1:], base)...)
+			leaveLeases(ctx, a, all[n+1:], by)
 		}
 		if r.Status != luascripts.Granted {
 			break
@@ -149,7 +150,7 @@ func (s clusterStore) ask(ctx context.Context, c *luascripts.Call, base *rediscl
 		return counted, err
 	}
 	when := roundTripTimes{began: time.Now()}
-	if err := s.redisStore.acquire(ctx, c); err != nil {
+	if err := s.redisStore.acquire(ctx, c, nil); err != nil {
 		return counted, err
 	}
 	r := &c.AcquireReply
@@ -259,38 +260,22 @@ func awayUntil(asked []luascripts.RuleCall, r luascripts.AcquireReply) time.Time
 	return r.At
 }
 
-// giveBack takes a grant back that another slot made useless. A job that has to wait there
-// keeps its order here until an instant of the clock base, unless that is zero.
-func (s clusterStore) giveBack(ctx context.Context, a luascripts.AcquireArgs, at slotCalls, worth []int64, away time.Time,
-	base *redisclock.Clock) []luascripts.Promotion {
-	back := luascripts.CancelArgs{Rules: slices.Clone(a.Rules[at.from:at.to]), Policy: a.Policy, Token: a.Token, Job: a.Job}
-	for i := range back.Rules {
-		back.Rules[i].Worth = worth[at.from+i]
-		back.Rules[i].Until = time.UnixMicro(1) // nobody learns the instant
+// shownBy is an instant of the clock base by the clock of the server that has the key of a rule.
+func (s clusterStore) shownBy(ctx context.Context, rule luascripts.RuleCall, at time.Time, base *redisclock.Clock) time.Time {
+	if clock, err := s.clockOf(ctx, rule); err == nil {
+		carryOver(&at, clock.Ahead(base))
 	}
-	if !away.IsZero() && a.Job != "" {
-		back.Away = away
-		if clock, err := s.clockOf(ctx, back.Rules[0]); err == nil {
-			carryOver(&back.Away, clock.Ahead(base))
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
-	defer cancel()
-	r, _ := s.redisStore.cancel(ctx, back) // else it stays charged: one too many, never one too few
-	return moved(r.Promoted, at)
+	return at
 }
 
 // leaveLeases takes a job that waits elsewhere out of the lines for leases in other slots. A free lease
 // would be kept for it there for a second, and nobody else get it.
-func (s clusterStore) leaveLeases(ctx context.Context, a luascripts.AcquireArgs, wider []slotCalls, base *redisclock.Clock) []luascripts.Promotion {
-	var promoted []luascripts.Promotion
-	a.Token = 0 // there is no grant
+func leaveLeases(ctx context.Context, a luascripts.AcquireArgs, wider []slotCalls, by undoer) {
 	for _, at := range wider {
 		if a.Job != "" && a.Rules[at.from].Kind == luascripts.Leases {
-			promoted = append(promoted, s.giveBack(ctx, a, at, make([]int64, len(a.Rules)), time.Time{}, base)...)
+			by.undo(ctx, slotGrant{at: at, job: a.Job}) // there is no grant
 		}
 	}
-	return promoted
 }
 
 // cancel gives back in all slots.
@@ -438,9 +423,9 @@ func lastRateSlot(calls []luascripts.RuleCall) slotCalls {
 
 // bookLastRule books in one slot. The other slots are peeked at before, so that most
 // jobs that are refused leave nothing behind.
-func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last slotCalls, base *redisclock.Clock) error {
+func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last slotCalls, base *redisclock.Clock, by undoer) error {
 	a := c.AcquireArgs
-	at, by, fault, err := s.admittedBy(ctx, a.Rules, last, base)
+	at, rule, fault, err := s.admittedBy(ctx, a.Rules, last, base)
 	if err != nil || fault.Status != luascripts.Refused {
 		c.AcquireReply = fault
 		return err
@@ -454,9 +439,8 @@ func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last
 	none := luascripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Left: make([]int, len(a.Rules))}
 	out := joined(none, call.AcquireReply, last, counted)
 	if out.Status == luascripts.Booked && out.Promised.IsZero() && at.After(out.At) {
-		a.Token = 0 // there is only a place, and no grant
-		out.Promoted = append(out.Promoted, s.giveBack(ctx, a, last, none.Worth, time.Time{}, base)...)
-		out.Status, out.Rule, out.At = luascripts.Refused, by, at
+		by.undo(ctx, slotGrant{at: last, job: a.Job}) // there is only a place, and no grant
+		out.Status, out.Rule, out.At = luascripts.Refused, rule, at
 	}
 	if out.Status == luascripts.Refused && a.MaxWait >= 0 && out.At.After(out.Now.Add(a.MaxWait)) {
 		out.Status = luascripts.TooLate

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/coalesce"
+	"github.com/headwayq/headway/internal/giveback"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redisclock"
 	"github.com/headwayq/headway/internal/rediserr"
@@ -38,6 +39,8 @@ type coalescer struct {
 	cluster *redis.ClusterClient // nil where there is such a server
 	nodes   sync.Map             // *node of a Cluster, by address
 	known   atomic.Int64         // how many
+
+	late *giveback.Queue // repeats what a server did not take back at once
 }
 
 // node is a server of which a client's calls are answered.
@@ -56,7 +59,7 @@ const batchLeast = 2
 const nodesMax = 1024
 
 func newCoalescer(rdb redis.UniversalClient, scattered bool) *coalescer {
-	m := &coalescer{rdb: rdb}
+	m := &coalescer{rdb: rdb, late: giveback.New(withdrawTimeout, whatGiveBackErrorMeans, nil)}
 	m.way = coalesce.Transport[*luascripts.Call]{
 		Alone: m.send, Together: m.sendTogether, Patience: coalesce.PatienceDefault, Few: batchLeast,
 		Weight: func(c *luascripts.Call) int { return weightOf(&c.AcquireArgs) }, Most: luascripts.CallsMax,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +29,8 @@ type acquisition struct {
 	mode luascripts.Mode
 	r    Request
 	d    Decision
+
+	limits []limitInForce // by which a store is asked now
 }
 
 // decide answers a request: it checks the request, asks Redis or the fallback by the
@@ -67,6 +70,9 @@ func (a *acquisition) begin() { a.d = Decision{Request: a.r, Rule: a.p.rules[0].
 // inStore decides by the limits in force where the policy counts.
 func (a *acquisition) inStore(ctx context.Context) error {
 	a.begin()
+	if a.p.owed.has(a.r.Token) {
+		return a.withdrawn()
+	}
 	t, err := newStoreCallAssuming(ctx, a.p, byRequest(&a.r))
 	if err == nil {
 		if t.assumed != nil { // also when a hook of the client panics
@@ -77,10 +83,12 @@ func (a *acquisition) inStore(ctx context.Context) error {
 	if _, sharded := a.p.store.store.(clusterStore); sharded && err != nil && (t.outdated > 0 || ForWorkers.Answered(err)) {
 		lost := a.r // a slot that was asked before may have granted, and this token is not sent again
 		lost.Job = ""
-		a.p.withdrawNow(context.WithoutCancel(ctx), lost)
+		a.p.giveBack(ctx, lost, noPlace)
 	}
 	return err
 }
+
+func (a *acquisition) withdrawn() error { return fmt.Errorf("%w: rule %q", ErrWithdrawn, a.d.Rule) }
 
 // ask asks a store until it decides, and reads its reply. It asks again when a limit that was sent is not in force any more, when
 // another limit is stored than the one that was assumed, and when the store's clock is in none of the windows that were sent.
@@ -106,7 +114,8 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 			return err
 		}
 		var said answer
-		err := t.store.acquire(ctx, c)
+		a.limits = t.limits
+		err := t.store.acquire(ctx, c, a)
 		if err == nil { // after an error others may work on the call still
 			said = answer{c.Status, c.Rule, c.Version, c.Now}
 		}
@@ -128,6 +137,29 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 	t.localTimes(&reply, slack(c.Rules))
 	freeCall(c)
 	return a.read(&reply, t.limits, t.roundTripTimes)
+}
+
+// undo gives back what one slot of a Cluster granted, while the call goes on. If that fails, it is repeated in the background, unless
+// the whole call may be. The first try states no instants: with them Redis would remember the token for as long as a grant counts, and
+// jobs that wait for a wide rule are undone all the time. After it has perhaps run, none may be stated either: by them the permits would
+// come back a second time, once Redis has forgotten the token. The token is known for a minute.
+func (a *acquisition) undo(ctx context.Context, g slotGrant) {
+	p, r := a.p, a.r
+	r.Token, r.Job, r.grant = g.token, g.job, grant{worth: g.worth}
+	f := refund{p: p, ids: p.rules.ids(r), r: r, at: g.at, away: g.away, once: true}
+	soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+	defer cancel()
+	back, err := f.in(soon, storeCall{rules: p.rules, store: p.store, keys: byRequest(&a.r), limits: a.limits})
+	a.d.Promoted = append(a.d.Promoted, back.promoted...)
+	if err == nil || g.token == 0 || g.again {
+		return
+	}
+	if on, ok := p.store.store.(clusterStore); !back.mayHaveRun && ok && on.coalescer.cluster != nil { // another client may repeat calls all the same
+		f.r.grant = grant{limits: a.limits, worth: slices.Clone(g.worth), by: p, key: r.Key, each: slices.Clone(g.each)}
+	} else {
+		f.r.grant.worth = slices.Clone(g.worth)
+	}
+	p.giveBackLater(ctx, f, a.limits[g.at.from:g.at.to])
 }
 
 // calls keeps calls that were answered, to be used again. One that failed may be under way still.
@@ -175,7 +207,7 @@ func (a *acquisition) read(reply *luascripts.AcquireReply, limits []limitInForce
 	d.At, d.From, d.Now, d.Promised, d.Fence = reply.At, reply.From, reply.Now, reply.Promised, reply.Fence
 	d.grant.limits = limits
 	if len(reply.Promoted) > 0 { // few calls promote a job: the others need no ids
-		d.Promoted = rules.promotions(reply.Promoted, rules.ids(*r), reply.Now)
+		d.Promoted = append(d.Promoted, rules.promotions(reply.Promoted, rules.ids(*r), reply.Now)...)
 	}
 	d.start, d.until, d.startEarliest = reply.Local.Start, reply.Local.Until, when.began.Add(reply.At.Sub(reply.Now))
 	if r.wantLeft {
@@ -188,7 +220,7 @@ func (a *acquisition) read(reply *luascripts.AcquireReply, limits []limitInForce
 		at := openedAt(r.Gates, d.At) // the lease of a slot may end when a gate is closed
 		return &TooLateError{Rule: d.Rule, At: at, Wait: at.Sub(d.Now), MaxWait: r.MaxWait}
 	case luascripts.Withdrawn:
-		return fmt.Errorf("%w: rule %q", ErrWithdrawn, d.Rule)
+		return a.withdrawn()
 	}
 	return nil
 }

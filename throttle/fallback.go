@@ -192,7 +192,7 @@ func (f *fallback) leave(ctx context.Context, a *acquisition) {
 	}
 	r := a.r
 	r.Token, r.grant = 0, grant{}
-	_, _, _ = refund{p: a.p, ids: a.p.rules.ids(r), r: r}.in(ctx, newStoreCallBy(a.p, local, a.p.rules.lastKnown(ctx, byRequest(&a.r))))
+	_, _ = refund{p: a.p, ids: a.p.rules.ids(r), r: r}.in(ctx, newStoreCallBy(a.p, local, a.p.rules.lastKnown(ctx, byRequest(&a.r))))
 }
 
 // withoutRedis decides without Redis. A gate that is closed stays closed, and a rule

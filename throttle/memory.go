@@ -29,7 +29,7 @@ type memoryStore struct{ *memory.Store }
 
 func newMemoryStore(now func() time.Time) memoryStore { return memoryStore{memory.New(now)} }
 
-func (s memoryStore) acquire(ctx context.Context, c *luascripts.Call) error {
+func (s memoryStore) acquire(ctx context.Context, c *luascripts.Call, _ undoer) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -242,11 +242,11 @@ type faultyStore struct {
 	fault func() error
 }
 
-func (s *faultyStore) acquire(ctx context.Context, c *luascripts.Call) error {
+func (s *faultyStore) acquire(ctx context.Context, c *luascripts.Call, by undoer) error {
 	if err := s.fault(); err != nil {
 		return err
 	}
-	return s.memoryStore.acquire(ctx, c)
+	return s.memoryStore.acquire(ctx, c, by)
 }
 
 func (s *faultyStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {

@@ -47,6 +47,7 @@ type Policy struct {
 	cfg      Config
 	fallback fallback
 	counters counters
+	owed     owedTokens
 
 	keyLimits bool // a rule has limits by key
 	ruleNames []string

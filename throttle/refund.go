@@ -3,9 +3,14 @@ package throttle
 import (
 	"context"
 	"errors"
+	"maps"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/headwayq/headway/internal/giveback"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/rediserr"
 )
 
 // withdrawTimeout bounds the call that takes back a call that was lost.
@@ -79,6 +84,120 @@ func (p *Policy) withdrawNow(ctx context.Context, r Request) {
 	_, _ = p.Refund(ctx, r)
 }
 
+// giveBack gives back what r was granted and nobody will use. If Redis does not take it back now, the call is repeated in the background,
+// without the place.
+func (p *Policy) giveBack(ctx context.Context, r Request, after placeAfter) {
+	soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+	defer cancel()
+	if _, err := p.takeBack(soon, r, after); ForWorkers.MayPass(err) {
+		limits := r.grant.limits
+		if len(limits) == 0 {
+			limits = p.rules.lastKnown(soon, byRequest(&r))
+		}
+		p.giveBackLater(ctx, refund{p: p, ids: p.rules.ids(r), r: r}, limits)
+	}
+}
+
+// giveBackLater repeats a refund in the background, for as long as a grant by these limits counts.
+func (p *Policy) giveBackLater(ctx context.Context, f refund, limits []limitInForce) {
+	f.r.Job, f.after, f.away, f.once = "", noPlace, time.Time{}, false
+	counts := lostFor
+	for _, by := range limits {
+		if by.IsConcurrent() || f.r.grant.by != nil { // a permit whose instant is not stated is found for a minute only
+			counts = max(counts, by.counts())
+		}
+	}
+	to, ok := ctx.Value(giveBacksKey{}).(giveBacks)
+	if !ok {
+		if to.queue = p.store.giveBacks(); to.queue == nil {
+			return
+		}
+	}
+	token := f.r.Token
+	p.owed.add(token, counts+lostFor)
+	kept := to.queue.Add(p.servers(f.ids, f.at), counts, func(ctx context.Context) error {
+		promoted, err := f.run(ctx)
+		if to.promoted != nil {
+			to.promoted(promoted...)
+		}
+		if !ForWorkers.MayPass(err) {
+			p.owed.remove(token) // from now on Redis refuses it
+		}
+		return err
+	})
+	if !kept {
+		p.owed.remove(token)
+	}
+}
+
+// lostFor is for how long a refund is repeated at least, so that a copy of its call that comes late is not charged.
+const lostFor = 2 * time.Minute
+
+// giveBacks is who repeats refunds in the background.
+type giveBacks struct {
+	queue    *giveback.Queue
+	promoted func(...Promotion) // hears which jobs may come earlier; nil for only those that wait in this process
+}
+
+type giveBacksKey struct{}
+
+// whatGiveBackErrorMeans tells a [giveback.Queue] what became of a refund or a release.
+func whatGiveBackErrorMeans(err error) giveback.Verdict {
+	switch {
+	case !ForWorkers.MayPass(err):
+		return giveback.Final
+	case errors.Is(err, ErrUnavailable) && !ForWorkers.Answered(err):
+		return giveback.Silent
+	}
+	return giveback.Again
+}
+
+// owedTokens are the tokens whose grants are given back in the background. A call that is repeated with one of them would be granted
+// what is about to be taken away, so it is refused. It is safe for concurrent use; the zero value is ready.
+type owedTokens struct {
+	some atomic.Int64
+	mu   sync.Mutex
+	owed map[Token]owedToken
+}
+
+type owedToken struct {
+	refunds int // that are under way: each slot of a Cluster has its own
+	until   time.Time
+}
+
+func (o *owedTokens) add(token Token, d time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.owed == nil {
+		o.owed = make(map[Token]owedToken)
+	}
+	now := time.Now()
+	maps.DeleteFunc(o.owed, func(_ Token, t owedToken) bool { return now.After(t.until) }) // a queue drops what counts no more, and tells nobody
+	o.owed[token] = owedToken{o.owed[token].refunds + 1, now.Add(d)}
+	o.some.Store(int64(len(o.owed)))
+}
+
+func (o *owedTokens) remove(token Token) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if t := o.owed[token]; t.refunds > 1 {
+		o.owed[token] = owedToken{t.refunds - 1, t.until}
+	} else {
+		delete(o.owed, token)
+	}
+	o.some.Store(int64(len(o.owed)))
+}
+
+func (o *owedTokens) has(token Token) bool {
+	if o.some.Load() == 0 {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t, ok := o.owed[token]
+	return ok && time.Now().Before(t.until)
+}
+
 // cancelBooking takes r.Job out of the lines, as well as it can. A place that stays behind
 // is passed 100 ms after its instant.
 func (p *Policy) cancelBooking(ctx context.Context, r Request) {
@@ -101,15 +220,27 @@ type refund struct {
 	ids   []string // the keys as they stand in Redis, by rule
 	r     Request
 	after placeAfter
+
+	// Of a grant in one slot of a Cluster, whose other slots have none:
+	at   slotCalls // the rules of the slot; zero for all rules
+	away time.Time // until when the job keeps its turn there; zero for no turn
+	once bool      // the client does not repeat the call, and Redis need not know the token for longer than a minute
+}
+
+// refunded is what came of a refund in one store, also beside an error.
+type refunded struct {
+	promoted   []Promotion
+	given      bool // there was a grant
+	mayHaveRun bool // an error does not say whether the last call ran
 }
 
 // run gives back where the grant was made, or the place is: in this process, in Redis,
 // or in both.
 func (f refund) run(ctx context.Context) ([]Promotion, error) {
 	if local := f.p.fallback.local.Load(); local != nil {
-		promoted, given, err := f.in(ctx, newStoreCallBy(f.p, local, f.p.rules.lastKnown(ctx, byID(f.ids...))))
-		if err != nil || given || f.r.made == fromFallback {
-			return promoted, err
+		back, err := f.in(ctx, newStoreCallBy(f.p, local, f.p.rules.lastKnown(ctx, byID(f.ids...))))
+		if err != nil || back.given || f.r.made == fromFallback {
+			return back.promoted, err
 		}
 	}
 	promoted, err := f.toStore(ctx)
@@ -121,7 +252,9 @@ func (f refund) run(ctx context.Context) ([]Promotion, error) {
 				limits[i] = own
 			}
 		}
-		promoted, _, err = f.in(ctx, newStoreCallBy(f.p, f.p.store, limits))
+		var back refunded
+		back, err = f.in(ctx, newStoreCallBy(f.p, f.p.store, limits))
+		promoted = back.promoted
 	}
 	return promoted, err
 }
@@ -132,33 +265,42 @@ func (f refund) toStore(ctx context.Context) ([]Promotion, error) {
 	if err != nil {
 		return nil, err
 	}
-	promoted, _, err := f.in(ctx, t)
-	return promoted, err
+	back, err := f.in(ctx, t)
+	return back.promoted, err
 }
 
-// in gives back in one store, and says whether there was a grant. A job gets its place
-// back only where the limits can still admit it.
-func (f refund) in(ctx context.Context, t storeCall) (_ []Promotion, given bool, _ error) {
+// in gives back in one store. A job gets its place back only where the limits can still admit it.
+func (f refund) in(ctx context.Context, t storeCall) (out refunded, err error) {
 	p := f.p
 	if (t.store == p.store) != (f.r.made == fromStore) {
 		f.r.grant = grant{} // this store knows only the token: its instants are those of other grants
 	}
-	args := luascripts.CancelArgs{Rules: p.calls(f.ids, f.r), Policy: p.name, Token: uint64(f.r.Token), Job: f.r.Job}
-	f.r.grant.addTo(args.Rules, p, f.r.Key)
-	var promoted []Promotion
+	calls, at := p.calls(f.ids, f.r), f.at
+	if at.to == 0 {
+		at.to = len(calls)
+	}
+	f.r.grant.addTo(calls, p, f.r.Key)
+	args := luascripts.CancelArgs{Rules: calls[at.from:at.to], Policy: p.name, Token: uint64(f.r.Token), Job: f.r.Job, Away: f.away, Once: f.once}
+	for i := range args.Rules {
+		if f.once {
+			args.Rules[i].Until = time.UnixMicro(1) // nobody states the instant
+		}
+	}
 	var reply luascripts.CancelReply
 	for again := true; again; {
 		_, misfit := p.rules.fits(t.limits, &f.r)
 		args.Back = bool(f.after) && misfit == nil
-		setLimits(args.Rules, t.limits, t.begin())
-		var err error
+		setLimits(args.Rules, t.limits[at.from:at.to], t.begin())
 		reply, err = t.store.cancel(ctx, args)
+		kind := rediserr.Of(err)
+		out.mayHaveRun = !kind.Answered() && kind != rediserr.Unsent
 		// of a Cluster some slots may have given back, and promoted others, while another failed or has to be asked again
-		promoted = append(promoted, p.rules.promotions(reply.Promoted, f.ids, reply.Now)...)
-		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule, reply.Version, reply.Now}, err)
+		out.promoted = append(out.promoted, p.rules.promotions(moved(reply.Promoted, at), f.ids, reply.Now)...)
+		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule + at.from, reply.Version, reply.Now}, err)
 		if err != nil {
-			return promoted, false, err
+			return out, err
 		}
 	}
-	return promoted, reply.Status == luascripts.Granted, nil
+	out.given = reply.Status == luascripts.Granted
+	return out, nil
 }

@@ -3,11 +3,13 @@ package throttle_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -68,4 +70,38 @@ func TestTaskIsDeferredWhenGrantsComeTooLate(t *testing.T) {
 	if d := h.putOff[3]; d.At.Sub(d.Now) != 50*ms {
 		t.Errorf("put off for %v after a grant in time, want %v", d.At.Sub(d.Now), 50*ms)
 	}
+}
+
+// A grant comes too late, and Redis goes away before it is given back. It comes back with Redis, although the caller has given up.
+func TestLateGrantComesBackWithRedis(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		rdb, away := miniClient(t, m), &unreachable{}
+		limit := throttle.Sliding(1, 24*time.Hour)
+		far, near := newLimiter(t, rdb, "phone", limit, throttle.Config{}), newLimiter(t, miniClient(t, m), "phone", limit, throttle.Config{})
+		if err := far.Acquire(t.Context(), "other", 1); err != nil { // the server has the script
+			t.Fatal(err)
+		}
+		rdb.AddHook(away)
+		var once sync.Once
+		rdb.AddHook(&calls{after: func() {
+			once.Do(func() {
+				away.on.Store(true)
+				time.Sleep(1500 * ms)
+			})
+		}})
+		if err := far.Acquire(t.Context(), key, 1); !errors.Is(err, throttle.ErrUnavailable) {
+			t.Fatalf("Acquire = %v, want %v", err, throttle.ErrUnavailable)
+		}
+		time.Sleep(10 * time.Minute) // Redis has forgotten the token
+		if n, err := near.Available(t.Context(), key); err != nil || n != 0 {
+			t.Fatalf("%d left, %v, want none while Redis is away for the caller", n, err)
+		}
+		away.on.Store(false)
+		time.Sleep(time.Minute)
+		if n, err := near.Available(t.Context(), key); err != nil || n != 1 {
+			t.Errorf("%d left, %v, want 1", n, err)
+		}
+	})
 }

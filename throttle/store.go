@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/giveback"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redisclock"
 )
@@ -16,8 +17,9 @@ import (
 // this process. On one server each call is atomic. After an error that Redis did not answer it is not known
 // whether the call took effect.
 type store interface {
-	// acquire puts the answer into the call, which is not used again after an error.
-	acquire(ctx context.Context, c *luascripts.Call) error
+	// acquire puts the answer into the call, which is not used again after an error. Where one server granted in vain, because
+	// another one refuses, the grant goes back by the undoer.
+	acquire(ctx context.Context, c *luascripts.Call, by undoer) error
 	cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error)
 	close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error)
 	adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error)
@@ -29,13 +31,29 @@ type store interface {
 	reset(ctx context.Context, k luascripts.LimitKeys, n luascripts.Numbers) (luascripts.CancelReply, error)
 }
 
+// undoer gives grants back, or places in lines, that a call got in one slot of a Cluster.
+type undoer interface {
+	undo(ctx context.Context, g slotGrant)
+}
+
+// slotGrant is what a call got in one slot of a Cluster.
+type slotGrant struct {
+	at    slotCalls // its rules
+	token Token     // zero when there is only a place in a line
+	job   string    // whose place goes, too; empty when there is none, or it stays
+	worth []int64   // by rule of the whole call
+	each  []time.Time
+	away  time.Time // until when the job keeps its turn there, by the clock of the slot's server; zero for no turn
+	again bool      // the call failed, and may be repeated with the same token: its caller sees to it that the grant goes back
+}
+
 // redisStore runs the scripts.
 type redisStore struct {
 	rdb       redis.UniversalClient
 	coalescer *coalescer
 }
 
-func (s redisStore) acquire(ctx context.Context, c *luascripts.Call) error {
+func (s redisStore) acquire(ctx context.Context, c *luascripts.Call, _ undoer) error {
 	return s.coalescer.acquire(ctx, c)
 }
 
@@ -174,6 +192,17 @@ func (s *clockedStore) shows(at time.Time) time.Time { return at.Add(time.Durati
 
 // now is what the store's clock should show now.
 func (s *clockedStore) now() time.Time { return s.shows(time.Now()) }
+
+// giveBacks repeats what the store did not take back at once; nil for one that always does.
+func (s *clockedStore) giveBacks() *giveback.Queue {
+	switch on := s.store.(type) {
+	case redisStore:
+		return on.coalescer.late
+	case clusterStore:
+		return on.coalescer.late
+	}
+	return nil
+}
 
 // errClock says that a store's clock moved away from each answer it gave.
 var errClock = errors.New("its clock is in no window that it was asked about")

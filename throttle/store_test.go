@@ -26,7 +26,7 @@ func (s *fakeStore) answer() luascripts.Status {
 	return s.status()
 }
 
-func (s *fakeStore) acquire(_ context.Context, c *luascripts.Call) error {
+func (s *fakeStore) acquire(_ context.Context, c *luascripts.Call, _ undoer) error {
 	c.AcquireReply = s.acquired
 	c.Status, c.Rule, c.Now = s.answer(), 1, s.now
 	return nil

@@ -220,14 +220,14 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 			continue
 		}
 		if err := wait(ctx, d.Wait()); err != nil {
-			p.withdraw(ctx, r)
+			p.giveBack(ctx, r, noPlace)
 			return d, err
 		}
 		if !d.stale() {
 			d.Waited, d.notAhead = time.Since(began), false
 			return d, nil
 		}
-		_ = p.returnGrant(ctx, r) // this process stood still, or the answers are slow: the grant is worth nothing now
+		p.giveBack(ctx, r, firstPlace) // this process stood still, or the answers are slow: the grant is worth nothing now
 		stale++
 		pause := stalePause(stale)
 		if bounded {

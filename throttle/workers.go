@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/giveback"
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
@@ -421,6 +422,11 @@ func (workerCalls) MayPass(err error) bool {
 // Servers names the masters of a Redis Cluster that have the keys of a request. It is empty where one server has all
 // keys. It asks nobody, and goes by what the client knows already.
 func (workerCalls) Servers(p *Policy, r Request) string {
+	return p.servers(p.rules.ids(r), slotCalls{})
+}
+
+// servers is ForWorkers.Servers by ids, of the rules of one slot, or of all rules when that is zero.
+func (p *Policy) servers(ids []string, at slotCalls) string {
 	on, ok := p.store.store.(clusterStore)
 	if !ok || on.coalescer.cluster == nil {
 		return ""
@@ -429,12 +435,28 @@ func (workerCalls) Servers(p *Policy, r Request) string {
 	end() // a client that knows no master yet would ask for them
 	var addrs []string
 	for i, l := range p.rules {
-		if master, err := on.coalescer.cluster.MasterForKey(ctx, l.Ledger(r.keyCost(i).Key)); err == nil {
+		if at.to > 0 && (i < at.from || i >= at.to) {
+			continue
+		}
+		if master, err := on.coalescer.cluster.MasterForKey(ctx, l.names.Of(ids[i]).Ledger()); err == nil {
 			addrs = append(addrs, master.Options().Addr)
 		}
 	}
 	slices.Sort(addrs)
 	return strings.Join(slices.Compact(addrs), " ")
+}
+
+// NewGiveBacks makes a queue of calls that give back what Redis did not take back at once. Each may take as long as within. warn hears of
+// calls that are dropped; nil for nobody.
+func (workerCalls) NewGiveBacks(within time.Duration, warn func(line string, err error)) *giveback.Queue {
+	return giveback.New(within, whatGiveBackErrorMeans, warn)
+}
+
+// WithGiveBacks returns a context in whose calls q repeats what Redis did not take back at once, such as a grant of one server of a Cluster
+// after another one refused. promoted hears which jobs may come earlier then. Without it this package repeats such calls itself, and
+// wakes only callers of this process.
+func (workerCalls) WithGiveBacks(ctx context.Context, q *giveback.Queue, promoted func(...Promotion)) context.Context {
+	return context.WithValue(ctx, giveBacksKey{}, giveBacks{q, promoted})
 }
 
 // Stale says that a grant is too old to be acted on: the process stood still, or the answer was

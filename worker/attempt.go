@@ -101,6 +101,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		return throttle.Decision{}, permanentError{fmt.Errorf("%w: rule %v", ErrTwice, p)}
 	}
 	t.a.set.Learn(p)
+	ctx = t.a.lateGiveBacks.with(ctx)
 	began, bound, pause, answerLost := time.Now(), r.MaxWait, askPauseMin, false
 	for {
 		if bound > 0 {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/giveback"
 	"github.com/headwayq/headway/internal/luascripts"
@@ -30,10 +32,28 @@ const (
 // lateGiveBacks give back in the background what Redis still counts, because it did not take it back at once:
 //   - a grant that is not used, or one that may have been made, because its call had no answer;
 //   - the leases of a grant whose handler has returned.
-type lateGiveBacks struct{ *giveback.Queue }
+type lateGiveBacks struct {
+	*giveback.Queue
+	promotions *promotions
+}
 
 func newLateGiveBacks(c *core, p *promotions) lateGiveBacks {
-	return lateGiveBacks{giveback.New(c.log, afterTimeout, p.add)}
+	warn := func(line string, err error) { c.log.Warn(line, zap.Error(err)) }
+	return lateGiveBacks{throttle.ForWorkers.NewGiveBacks(afterTimeout, warn), p}
+}
+
+// with returns a context in which throttle leaves here what it can't give back by itself.
+func (l lateGiveBacks) with(ctx context.Context) context.Context {
+	return throttle.ForWorkers.WithGiveBacks(ctx, l.Queue, l.promotions.add)
+}
+
+// add repeats a call that gives back what r was granted, for as long as that counts.
+func (l lateGiveBacks) add(p *throttle.Policy, r throttle.Request, counts time.Duration, do func(context.Context) ([]throttle.Promotion, error)) {
+	l.Add(throttle.ForWorkers.Servers(p, r), counts, func(ctx context.Context) error {
+		promoted, err := do(ctx)
+		l.promotions.add(promoted...)
+		return err
+	})
 }
 
 // refund takes a call back in the background. The booking of the job stays: only
@@ -41,14 +61,14 @@ func newLateGiveBacks(c *core, p *promotions) lateGiveBacks {
 func (l lateGiveBacks) refund(p *throttle.Policy, r throttle.Request) {
 	r.Job = ""
 	leases, permits := throttle.ForWorkers.CountsFor(p, r)
-	l.Add(p, r, max(withdrawFor, leases, permits), func(ctx context.Context) ([]throttle.Promotion, error) { return p.Refund(ctx, r) })
+	l.add(p, r, max(withdrawFor, leases, permits), func(ctx context.Context) ([]throttle.Promotion, error) { return p.Refund(ctx, r) })
 }
 
 // release ends the leases of a grant in the background. They are not renewed any more, so nothing is left to be done
 // after the length of the longest. It never blocks.
 func (l lateGiveBacks) release(p *throttle.Policy, d throttle.Decision) {
 	leases, _ := throttle.ForWorkers.CountsFor(p, d.Request)
-	l.Add(p, d.Request, leases, func(ctx context.Context) ([]throttle.Promotion, error) { return p.Release(ctx, d) })
+	l.add(p, d.Request, leases, func(ctx context.Context) ([]throttle.Promotion, error) { return p.Release(ctx, d) })
 }
 
 // promotions moves tasks forward that may come earlier than they were promised, in any

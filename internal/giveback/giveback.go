@@ -8,10 +8,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"go.uber.org/zap"
-
-	"github.com/headwayq/headway/throttle"
 )
 
 const (
@@ -23,23 +19,32 @@ const (
 	// The pause doubles while Redis takes nothing back.
 	pauseLeast = 20 * time.Millisecond
 	pauseMost  = 500 * time.Millisecond
-	// logQuiet is the least time between two lines about the same trouble.
-	logQuiet = 5 * time.Second
+	// warnQuiet is the least time between two warnings of the same trouble.
+	warnQuiet = 5 * time.Second
 )
 
 // errPanicked is the error of a call in which a hook of the client panicked.
 var errPanicked = errors.New("giveback: a hook of the client panicked")
 
-// Func gives something back. To call it twice does no harm. The Promotions are the jobs that may come earlier.
-type Func func(context.Context) ([]throttle.Promotion, error)
+// Func gives something back. To call it twice does no harm.
+type Func func(context.Context) error
+
+// Verdict says what an error means for the call that ended with it.
+type Verdict int
+
+const (
+	Final  Verdict = iota // the call is not made again: Redis refuses it for good
+	Again                 // Redis answered, and may take it back later
+	Silent                // Redis did not answer. It would hardly answer the next call
+)
 
 // Queue repeats calls in the background, until Redis has done what they ask for, or refuses it for good. Calls of other servers have
 // a queue of their own: a server of a Cluster that is silent holds up only its own. A Queue has goroutines only while
 // something is left, so it need not be closed. It is safe for concurrent use.
 type Queue struct {
-	log      *zap.Logger
-	within   time.Duration
-	promoted func(...throttle.Promotion)
+	within time.Duration
+	judge  func(error) Verdict
+	warn   func(line string, err error) // nil for nobody
 
 	begin func(*serverQueue) // lets a goroutine try the calls of a queue
 	stop  context.CancelFunc
@@ -49,7 +54,7 @@ type Queue struct {
 	queues map[string]*serverQueue // by servers
 	left   int                     // calls of all queues
 	closed time.Time               // until when it tries what is left; zero before Close
-	full   time.Time               // when the log said so last
+	full   time.Time               // when a warning said so last
 	final  time.Time               // the same of a call that is refused for good
 }
 
@@ -64,29 +69,26 @@ type call struct {
 	until time.Time // then Redis counts nothing of it any more
 }
 
-// New makes a queue. A call may take as long as within. promoted hears which jobs may come earlier; nil for nobody.
-func New(log *zap.Logger, within time.Duration, promoted func(...throttle.Promotion)) *Queue {
-	q := &Queue{log: log, within: within, promoted: promoted, queues: make(map[string]*serverQueue)}
+// New makes a queue. A call may take as long as within, and judge says what its error means. warn hears of calls that are dropped, a
+// few times; nil for nobody.
+func New(within time.Duration, judge func(error) Verdict, warn func(line string, err error)) *Queue {
+	q := &Queue{within: within, judge: judge, warn: warn, queues: make(map[string]*serverQueue)}
 	ctx, stop := context.WithCancel(context.Background())
 	q.begin, q.stop = func(s *serverQueue) { q.wg.Go(func() { q.run(ctx, s) }) }, stop
 	return q
 }
 
-// Add lets a call be repeated that gives back what a request was granted by a policy. counts is for how long that counts. Add
-// never blocks. After Close it does nothing.
-func (q *Queue) Add(p *throttle.Policy, r throttle.Request, counts time.Duration, do Func) {
-	q.add(throttle.ForWorkers.Servers(p, r), call{do, time.Now().Add(counts)})
-}
-
-func (q *Queue) add(servers string, c call) {
+// Add lets a call be repeated that gives something back on some servers, and says whether it is kept. counts is for how long that
+// counts. Add never blocks. After Close it keeps nothing.
+func (q *Queue) Add(servers string, counts time.Duration, do Func) (kept bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.closed.IsZero() {
-		return
+		return false
 	}
 	if q.left >= Most {
-		q.logFewLocked(&q.full, "too much waits to be given back: a slot stays taken until its lease ends, or permits stay charged")
-		return
+		q.warnFewLocked(&q.full, "too much waits to be given back: a slot stays taken until its lease ends, or permits stay charged", nil)
+		return false
 	}
 	q.left++
 	s := q.queues[servers]
@@ -95,7 +97,8 @@ func (q *Queue) add(servers string, c call) {
 		q.queues[servers] = s
 		q.begin(s)
 	}
-	s.calls = append(s.calls, c)
+	s.calls = append(s.calls, call{do, time.Now().Add(counts)})
+	return true
 }
 
 // Close ends the queue. Each call that is left is made once more, as far as d is enough for that.
@@ -159,14 +162,17 @@ func (q *Queue) round(ctx context.Context, s *serverQueue, n int) (left int, emp
 		first := s.calls[0]
 		q.mu.Unlock()
 		err := q.try(ctx, first)
-		again := throttle.ForWorkers.MayPass(err)
-		if again {
+		verdict := Final
+		if err != nil {
+			verdict = q.judge(err)
+		}
+		if verdict != Final {
 			left++
 		}
-		if empty = q.next(s, err, again); empty {
+		if empty = q.next(s, err, verdict != Final); empty {
 			return left, true
 		}
-		if again && errors.Is(err, throttle.ErrUnavailable) && !throttle.ForWorkers.Answered(err) {
+		if verdict == Silent {
 			return left + n - 1 - i, false
 		}
 	}
@@ -186,7 +192,7 @@ func (q *Queue) next(s *serverQueue, err error, again bool) (empty bool) {
 	}
 	q.left--
 	if err != nil {
-		q.logFewLocked(&q.final, "Redis refuses to take something back: a slot stays taken until its lease ends, or permits stay charged", zap.Error(err))
+		q.warnFewLocked(&q.final, "Redis refuses to take something back: a slot stays taken until its lease ends, or permits stay charged", err)
 	}
 	if len(s.calls) > 0 {
 		return false
@@ -208,17 +214,13 @@ func (q *Queue) try(ctx context.Context, c call) (err error) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, q.within)
 	defer cancel()
-	promoted, err := c.do(ctx)
-	if q.promoted != nil {
-		q.promoted(promoted...)
-	}
-	return err
+	return c.do(ctx)
 }
 
-// logFewLocked logs a trouble at most every [logQuiet].
-func (q *Queue) logFewLocked(last *time.Time, line string, fields ...zap.Field) {
-	if now := time.Now(); last.IsZero() || now.Sub(*last) >= logQuiet {
+// warnFewLocked tells of a trouble at most every [warnQuiet].
+func (q *Queue) warnFewLocked(last *time.Time, line string, err error) {
+	if now := time.Now(); q.warn != nil && (last.IsZero() || now.Sub(*last) >= warnQuiet) {
 		*last = now
-		q.log.Warn(line, fields...)
+		q.warn(line, err)
 	}
 }

@@ -2,50 +2,58 @@ package giveback
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
-
-	"github.com/headwayq/headway/throttle"
 )
 
+var (
+	errSilent  = errors.New("no answer")
+	errRefused = errors.New("refused for now")
+	errFinal   = errors.New("refused for good")
+)
+
+// judge says what the errors of these tests mean.
+func judge(err error) Verdict {
+	switch {
+	case errors.Is(err, errSilent):
+		return Silent
+	case errors.Is(err, errRefused):
+		return Again
+	}
+	return Final
+}
+
 // silent is a call of a server that does not answer.
-func silent(ctx context.Context) ([]throttle.Promotion, error) {
+func silent(ctx context.Context) error {
 	<-ctx.Done()
-	return nil, throttle.ErrUnavailable
+	return errSilent
 }
 
 // counted counts calls that are answered.
 func counted(n *atomic.Int32) Func {
-	return func(context.Context) ([]throttle.Promotion, error) {
+	return func(context.Context) error {
 		n.Add(1)
-		return nil, nil
+		return nil
 	}
 }
 
-// addFor lets a call be repeated for so long.
-func (q *Queue) addFor(servers string, d time.Duration, do Func) {
-	q.add(servers, call{do, time.Now().Add(d)})
+// warnings counts what a queue warns of.
+func warnings(n *atomic.Int32) func(string, error) {
+	return func(string, error) { n.Add(1) }
 }
 
-func logged() (*zap.Logger, *observer.ObservedLogs) {
-	core, lines := observer.New(zap.WarnLevel)
-	return zap.New(core), lines
-}
-
-// The bound holds also for what comes while a call hangs. The log says so once each few seconds.
+// The bound holds also for what comes while a call hangs. A warning says so once each few seconds.
 func TestVirtualBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		log, lines := logged()
-		q := New(log, time.Second, nil)
+		var warned atomic.Int32
+		q := New(time.Second, judge, warnings(&warned))
 		var taken atomic.Int32
 		var back atomic.Bool
-		do := func(ctx context.Context) ([]throttle.Promotion, error) {
+		do := func(ctx context.Context) error {
 			if !back.Load() {
 				return silent(ctx)
 			}
@@ -53,12 +61,12 @@ func TestVirtualBound(t *testing.T) {
 		}
 		for range 5 {
 			for n := range Most {
-				q.addFor([]string{"a", "b"}[n%2], time.Hour, do)
+				q.Add([]string{"a", "b"}[n%2], time.Hour, do)
 			}
 			time.Sleep(900 * time.Millisecond)
 		}
-		if n := lines.Len(); n != 1 {
-			t.Errorf("%d lines in the log, want 1", n)
+		if n := warned.Load(); n != 1 {
+			t.Errorf("%d warnings, want 1", n)
 		}
 		back.Store(true)
 		time.Sleep(10 * time.Second)
@@ -72,12 +80,12 @@ func TestVirtualBound(t *testing.T) {
 func TestVirtualSilentServerHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := New(zap.NewNop(), time.Second, nil)
+		q := New(time.Second, judge, nil)
 		var taken atomic.Int32
 		for range 1000 {
-			q.addFor("dead", time.Minute, silent)
+			q.Add("dead", time.Minute, silent)
 		}
-		q.addFor("alive", time.Minute, counted(&taken))
+		q.Add("alive", time.Minute, counted(&taken))
 		time.Sleep(100 * time.Millisecond)
 		if n := taken.Load(); n != 1 {
 			t.Errorf("that of a live master was made %d times at once, want once", n)
@@ -90,18 +98,18 @@ func TestVirtualSilentServerHoldsUpNoOther(t *testing.T) {
 func TestVirtualTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := New(zap.NewNop(), time.Second, nil)
+		q := New(time.Second, judge, nil)
 		var taken, refused atomic.Int32
-		q.addFor("", time.Hour, silent)
+		q.Add("", time.Hour, silent)
 		for range 2 * together {
-			q.addFor("", time.Hour, func(context.Context) ([]throttle.Promotion, error) {
+			q.Add("", time.Hour, func(context.Context) error {
 				refused.Add(1)
-				return nil, throttle.ErrStoredLimit
+				return errRefused
 			})
 		}
-		q.addFor("", time.Hour, counted(&taken))
+		q.Add("", time.Hour, counted(&taken))
 		for range 100 {
-			q.addFor("", time.Minute, silent)
+			q.Add("", time.Minute, silent)
 			time.Sleep(100 * time.Millisecond)
 		}
 		if n := taken.Load(); n != 1 {
@@ -114,19 +122,19 @@ func TestVirtualTurns(t *testing.T) {
 	})
 }
 
-// A call that is refused for good is not made again, and the log says so few times. One of a hook that panics is not either.
+// A call that is refused for good is not made again, and a warning says so few times. One of a hook that panics is not either.
 func TestVirtualRefusedForGood(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		log, lines := logged()
-		q := New(log, time.Second, nil)
+		var warned atomic.Int32
+		q := New(time.Second, judge, warnings(&warned))
 		var made atomic.Int32
 		for range 10 {
-			q.addFor("", time.Hour, func(context.Context) ([]throttle.Promotion, error) {
+			q.Add("", time.Hour, func(context.Context) error {
 				made.Add(1)
-				return nil, throttle.ErrSchema
+				return errFinal
 			})
-			q.addFor("", time.Hour, func(context.Context) ([]throttle.Promotion, error) {
+			q.Add("", time.Hour, func(context.Context) error {
 				made.Add(1)
 				panic("+15550100")
 			})
@@ -135,8 +143,8 @@ func TestVirtualRefusedForGood(t *testing.T) {
 		if n := made.Load(); n != 20 {
 			t.Errorf("20 calls were made %d times, want once each", n)
 		}
-		if n := lines.Len(); n != 1 {
-			t.Errorf("%d lines in the log, want 1: %v", n, lines.All())
+		if n := warned.Load(); n != 1 {
+			t.Errorf("%d warnings, want 1", n)
 		}
 	})
 }
@@ -145,10 +153,10 @@ func TestVirtualRefusedForGood(t *testing.T) {
 func TestVirtualOnlyWhileItCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := New(zap.NewNop(), time.Second, nil)
+		q := New(time.Second, judge, nil)
 		var last atomic.Int64 // when it was tried last, after began
 		began := time.Now()
-		q.addFor("", time.Minute, func(ctx context.Context) ([]throttle.Promotion, error) {
+		q.Add("", time.Minute, func(ctx context.Context) error {
 			last.Store(int64(time.Since(began)))
 			return silent(ctx)
 		})
@@ -163,12 +171,12 @@ func TestVirtualOnlyWhileItCounts(t *testing.T) {
 func TestVirtualClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := New(zap.NewNop(), time.Second, nil)
+		q := New(time.Second, judge, nil)
 		var taken atomic.Int32
 		var closing atomic.Bool
 		for range 200 {
-			q.addFor("dead", time.Hour, silent)
-			q.addFor("alive", time.Hour, func(ctx context.Context) ([]throttle.Promotion, error) {
+			q.Add("dead", time.Hour, silent)
+			q.Add("alive", time.Hour, func(ctx context.Context) error {
 				if !closing.Load() {
 					return silent(ctx)
 				}
@@ -185,7 +193,7 @@ func TestVirtualClose(t *testing.T) {
 		if n := taken.Load(); n != 200 {
 			t.Errorf("%d calls were made at the end, want 200", n)
 		}
-		q.addFor("alive", time.Hour, counted(&taken))
+		q.Add("alive", time.Hour, counted(&taken))
 		time.Sleep(time.Minute)
 		if n := taken.Load(); n != 200 {
 			t.Errorf("a call was made after Close")

@@ -275,6 +275,7 @@ type CancelArgs struct {
 	Back   bool // the job gets the first place in the line for its grant
 
 	Away time.Time // or the first turn, until this instant: a rule in another slot refuses
+	Once bool      // the client must not repeat it by itself: the error then says whether it may have run
 }
 
 // CancelReply is the answer of cancel.lua, adjust.lua and reset.lua.
@@ -293,8 +294,10 @@ func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, e
 	if !a.Away.IsZero() {
 		back = instant(a.Away)
 	}
-	r := run(ctx, c, cancelScript, 5, keysOfRules(a.Rules, a.Policy),
-		grantArgs([]any{tokenText(a.Token), a.Job, back}, a.Rules)...)
+	call := cancelScript.call(keysOfRules(a.Rules, a.Policy), grantArgs([]any{tokenText(a.Token), a.Job, back}, a.Rules)...)
+	call.once = a.Once
+	v, err := sendOne(ctx, c, call).Result()
+	r := readReply(cancelScript, 5, v, err)
 	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
 	reply.Promoted = r.promotions(r.int())
 	return reply, r.err
