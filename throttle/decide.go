@@ -135,6 +135,9 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 	}
 	reply := c.AcquireReply
 	t.localTimes(&reply, slack(c.Rules))
+	if t.store.stands {
+		reply.Local.Until = time.Time{}
+	}
 	freeCall(c)
 	return a.read(&reply, t.limits, t.roundTripTimes)
 }

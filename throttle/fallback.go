@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -214,6 +215,22 @@ func (f *fallback) withoutRedis(ctx context.Context, a *acquisition) (err error)
 	}
 	return err
 }
+
+// decideAfterLateAnswers decides for a caller that does not wait, when Redis answers again and again, and too late. That is a Redis that is
+// unavailable to it. Others ask Redis all the same.
+func (p *Policy) decideAfterLateAnswers(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+	r.grant, r.made = grant{}, fromStore
+	a := &acquisition{p: p, mode: mode, r: r}
+	a.begin()
+	var err error = &unavailableError{Op: "acquire", Reason: lateAnswers, answered: true}
+	if p.fallback.mode != FailClosed {
+		err = p.fallback.withoutRedis(ctx, a)
+	}
+	a.count(ctx, err)
+	return a.d, err
+}
+
+var lateAnswers = fmt.Sprintf("%d grants in a row came too late to be acted on, and were given back", staleMost)
 
 // failOpen grants whatever the limits could ever admit, while the gates and the
 // rules are open.

@@ -67,6 +67,7 @@ func New(rdb redis.UniversalClient, rule string, limit Limit, cfg Config) (*Limi
 		return nil, err
 	}
 	l.rdb, l.limits = rdb, redisLimits{rdb, l.cfg.Prefix}
+	_, l.store.stands = rdb.(fake.StandingClock)
 	l.policy = newPolicy([]*Limiter{l})
 	return l, nil
 }
@@ -110,16 +111,14 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // TryAcquire takes n permits of key now, or none. It books nothing and does
 // not pass jobs that wait: a [Decision] that is not granted says in At and
 // Wait when a new job would go. n above the limit is an [ExceedsLimitError].
+//
+// A grant whose answer comes too late to be acted on (see Stale of [ForWorkers]) is given back, and it asks again at once. When that
+// happens three times in a row the error unwraps to [ErrUnavailable].
 func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (d Decision, err error) {
 	if ctx.Err() != nil {
 		return Decision{}, context.Cause(ctx)
 	}
-	r := Request{Key: key, Cost: n, Token: NewToken()}
-	d, err = l.policy.decide(ctx, luascripts.Try, r)
-	if err != nil {
-		l.policy.withdrawLost(ctx, r, err)
-	}
-	return d, err
+	return l.policy.try(ctx, Request{Key: key, Cost: n, Token: NewToken()})
 }
 
 // Acquire takes n permits of key and blocks until they are granted: nil means

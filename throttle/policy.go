@@ -143,11 +143,33 @@ func (p *Policy) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 	if r.Token == 0 {
 		r.Token = NewToken()
 	}
-	d, err := p.decide(ctx, luascripts.Try, r)
-	if err != nil {
-		p.withdrawLost(ctx, r, err)
+	return p.try(ctx, r)
+}
+
+// cameLate says that a grant is too old to be acted on when its caller gets it. One of this process has not been on its way.
+func (p *Policy) cameLate(d *Decision) bool { return p.rdb != nil && d.Granted && d.stale() }
+
+// try asks once, and again while the grant is too old to be acted on: a few times, as the caller waits for nothing.
+func (p *Policy) try(ctx context.Context, r Request) (Decision, error) {
+	for stale := 1; ; stale++ {
+		d, err := p.decide(ctx, luascripts.Try, r)
+		if err != nil {
+			p.withdrawLost(ctx, r, err)
+			return d, err
+		}
+		if !p.cameLate(&d) {
+			return d, nil
+		}
+		p.giveBack(ctx, d.Request, noPlace)
+		switch {
+		case ctx.Err() != nil:
+			d.Granted = false
+			return d, context.Cause(ctx)
+		case stale == staleMost:
+			return p.decideAfterLateAnswers(ctx, luascripts.Try, r)
+		}
+		r.Token = NewToken()
 	}
-	return d, err
 }
 
 // Acquire takes what r asks of all rules and blocks until it is granted; see
@@ -181,17 +203,32 @@ func (p *Policy) Reserve(ctx context.Context, r Request) (*Reservation, error) {
 	}
 	r.Token, r.notAhead = NewToken(), true
 	r.Job = "reserve:" + r.Token.String()
-	d, err := p.decide(ctx, luascripts.GrantOrBook, r)
-	if err != nil {
-		p.withdrawLost(ctx, r, err)
-		return nil, err
-	}
-	if !d.Granted {
-		if err := p.leaveIfTooLate(ctx, d, r.MaxWait); err != nil {
+	for stale := 1; ; stale++ {
+		d, err := p.decide(ctx, luascripts.GrantOrBook, r)
+		if err != nil {
+			p.withdrawLost(ctx, r, err)
 			return nil, err
 		}
+		if !d.Granted {
+			if err := p.leaveIfTooLate(ctx, d, r.MaxWait); err != nil {
+				return nil, err
+			}
+		}
+		if !p.cameLate(&d) {
+			return newReservation(p, r, d), nil
+		}
+		p.giveBack(ctx, d.Request, firstPlace)
+		r.Token = NewToken()
+		if ctx.Err() != nil {
+			p.cancelBooking(ctx, r)
+			return nil, context.Cause(ctx)
+		}
+		if stale == staleMost {
+			d = d.in(stalePause(stale))
+			d.Granted = false
+			return newReservation(p, r, d), nil
+		}
 	}
-	return newReservation(p, r, d), nil
 }
 
 // leaveIfTooLate is for a caller that can't wait and see whether a slot is free before the lease ends that it was

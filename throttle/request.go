@@ -235,6 +235,14 @@ func (d Decision) Wait() time.Duration { return max(0, time.Until(d.start)) }
 // was long on its way.
 func (d *Decision) stale() bool { return !d.until.IsZero() && time.Now().After(d.until) }
 
+// in is a grant that was given back, with an instant in a moment at which its caller asks again.
+func (d Decision) in(pause time.Duration) Decision {
+	start := time.Now().Add(pause)
+	d.At = d.At.Add(start.Sub(d.start))
+	d.Now, d.start = d.At.Add(-pause), start
+	return d
+}
+
 // Start is At on the local, monotonic clock: time.Since tells how late the job is.
 func (d Decision) Start() time.Time { return d.start }
 

@@ -101,8 +101,9 @@ func (v *Reservation) Delay() time.Duration {
 
 // Take turns the place into the grant if its instant has come, and otherwise
 // returns the new instant. It does not wait. A reservation that was granted stays
-// it. After Cancel the error is [ErrWithdrawn]; after [ErrUnavailable] the place
-// is what it was: call again. A limit that fell below the cost is an
+// it. A grant that is too old to be acted on when Take hears of it (see Stale of [ForWorkers]), as after a call whose answer
+// was lost, is given back: Take asks again at once, and after three such grants tells an instant in a moment. After
+// Cancel the error is [ErrWithdrawn]; after [ErrUnavailable] the place is what it was: call again. A limit that fell below the cost is an
 // [ExceedsLimitError], and the place is given up.
 func (v *Reservation) Take(ctx context.Context) (Decision, error) {
 	if err := v.asking.lock(ctx); err != nil {
@@ -236,21 +237,46 @@ func (v *Reservation) ask(ctx context.Context, by askedBy) (Decision, error) {
 		return d, err
 	}
 	r.notAhead = by != byWait
-	d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
-	if errors.Is(err, ErrWithdrawn) {
-		// A slot of a Cluster took this token back, because another slot refused it or did not answer.
-		r.Token = v.anotherToken(ctx, r)
+	for stale := 1; ; stale++ {
 		d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
-	}
-	if err != nil {
-		v.noteLost(ctx, err)
-		return d, err
+		if errors.Is(err, ErrWithdrawn) {
+			// A slot of a Cluster took this token back, because another slot refused it or did not answer.
+			r.Token = v.anotherToken(ctx, r)
+			d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
+		}
+		if err != nil {
+			v.noteLost(ctx, err)
+			return d, err
+		}
+		if by != byTake || !v.p.cameLate(&d) {
+			break
+		}
+		v.owe(d)
+		err = v.returnOwed(ctx)
+		d.Granted = false
+		if err != nil {
+			return d, err
+		}
+		if stale == staleMost {
+			d = d.in(stalePause(stale))
+			break
+		}
+		v.mu.Lock()
+		r.Token = v.next.Token
+		v.mu.Unlock()
 	}
 	if by == byTake && d.Wait() > 0 {
 		d.Granted = false // a Wait was granted it ahead, and its answer was lost: Take gets it at its instant
 	}
 	v.keep(d, by)
 	return d, nil
+}
+
+// owe notes a grant that has to go back: nobody may act on it.
+func (v *Reservation) owe(d Decision) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.d, v.ahead, v.owed = d, true, true
 }
 
 // noteLost notes that a call of the token may have been charged somewhere, although its answer did not come.

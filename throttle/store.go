@@ -183,8 +183,9 @@ func (s redisLimits) changes(ctx context.Context, rule string) (wait func(time.D
 // clock each; this one is then that of the server which answered last.
 type clockedStore struct {
 	store
-	clock redisclock.Clock
-	ahead atomic.Int64 // nanoseconds that it was ahead of ours in the last reply
+	clock  redisclock.Clock
+	ahead  atomic.Int64 // nanoseconds that it was ahead of ours in the last reply
+	stands bool         // it stands still, in a test: nobody knows how old an answer is
 }
 
 // shows is what the store's clock should show at an instant of ours.

@@ -472,11 +472,7 @@ func (workerCalls) StaleMost() int { return staleMost }
 // Later is a stale grant that was given back, with an instant in a moment at which the job asks again. The
 // moment is the longer the more jobs of the policy were put off since the last InTime: 50 ms to 1 s.
 func (workerCalls) Later(p *Policy, d Decision) Decision {
-	pause := stalePause(staleMost - 1 + int(min(p.putOff.Add(1), 10)))
-	start := time.Now().Add(pause)
-	d.At = d.At.Add(start.Sub(d.start))
-	d.Now, d.start = d.At.Add(-pause), start
-	return d
+	return d.in(stalePause(staleMost - 1 + int(min(p.putOff.Add(1), 10))))
 }
 
 // InTime notes that a grant of the policy came in time.

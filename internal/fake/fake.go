@@ -36,3 +36,7 @@ func (c *Client) Server(create func() any) any {
 	c.once.Do(func() { c.server = create() })
 	return c.server
 }
+
+// StandingClock is a client on a Redis whose clock stands still until a test moves it. How old an answer is can't be told by such a
+// clock.
+type StandingClock interface{ ClockStands() }
