@@ -32,6 +32,7 @@ type Func func(context.Context) error
 // Verdict says what an error means for the call that ended with it.
 type Verdict int
 
+// What an error may mean.
 const (
 	Final  Verdict = iota // the call is not made again: Redis refuses it for good
 	Again                 // Redis answered, and may take it back later
