@@ -58,7 +58,7 @@ type Adapter struct {
 
 	// What is known of deliveries and attempts.
 	inFlight     *ttlMap[string, delivery] // by task key, from the fetch to the handler
-	recentlyDone *ttlMap[string, int]      // failures of tasks before their handlers returned nil, until Redis has that in writing
+	recentlyDone *ttlMap[string, doneRun]  // by task key: runs whose handlers returned nil, until Redis has that in writing
 	finished     *finishedTasks            // those of them whose ends could not be written
 	deferrals    *deferrals
 	answered     *ttlMap[string, *deferral] // by task key, from the handler's answer until asynq writes it
@@ -142,14 +142,15 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	files.core = c
 	a := &Adapter{
 		core: c, policies: make(map[string]taskPolicy),
-		inFlight: newTTLMap[string, delivery](inFlightTTL), recentlyDone: newTTLMap[string, int](recentlyDoneTTL),
+		inFlight: newTTLMap[string, delivery](inFlightTTL), recentlyDone: newTTLMap[string, doneRun](recentlyDoneTTL),
 		deferrals: newDeferrals(), answered: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
 		finishPipeline: newFinishPipeline(rdb), idle: newIdleServers(c),
 		wakers: make(map[string]*waker), refreshes: newRefreshFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c), policyFiles: files,
 		asynqLoggers: make(map[asynq.Logger]asynq.Logger),
 	}
 	a.fetcher = newFetcher(a)
-	a.finished = newFinishedTasks(c, (&client{UniversalClient: a.rdb, a: a}).endFinished)
+	ends := &client{UniversalClient: a.rdb, a: a}
+	a.finished = newFinishedTasks(c, ends.endFinished, ends.forgetDone)
 	a.lateGiveBacks, a.types = newLateGiveBacks(c, a.promotions), newTypeWatch(c)
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers, teller}
 	a.upkeep = &upkeep{c, a.policies, files, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight,

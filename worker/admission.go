@@ -69,9 +69,9 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		defer freed()
 		// at the end of ctx asynq gives the worker another task, whether this handler returns or not
 		defer context.AfterFunc(ctx, freed)()
-		if delivered.ErrorMsg == asynq.ErrLeaseExpired.Error() && a.recentlyDone.has(key, time.Now()) { // asynq could not write the end of its run
+		if a.ranBefore(key, delivered, task) {
 			a.counters.finished.Add(1)
-			a.recentlyDone.put(key, delivered.Retried, time.Now())
+			a.recentlyDone.put(key, runOf(task, delivered.Retried), time.Now())
 			return nil
 		}
 		runNow := delivered.runNow && t.takeRunNow(ctx)
@@ -87,11 +87,17 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		}
 		a.waits.end(key, time.Now())
 		if err = t.run(ctx, next, task); err == nil {
-			a.recentlyDone.put(key, t.retried, time.Now())
+			a.recentlyDone.put(key, runOf(task, t.retried), time.Now())
 			return nil
 		}
 		return a.noteAnswer(ctx, key, writable(err))
 	})
+}
+
+// ranBefore says that a task was run here, and is delivered again only because asynq could not write its end.
+func (a *Adapter) ranBefore(taskKey string, delivered delivery, task *asynq.Task) bool {
+	run, ok := a.recentlyDone.get(taskKey, time.Now())
+	return ok && run.again(delivered.Message) && run.task == runOf(task, 0).task
 }
 
 // isAround says that a handler of this adapter has been called for the task already, and says

@@ -85,8 +85,8 @@ func (c *client) keepFinished(op asynqwire.Op, call asynqwire.Call, err error, s
 	if op != asynqwire.OpDone && op != asynqwire.OpComplete || !rediserr.MayPass(err) {
 		return false
 	}
-	retried, ok := c.a.recentlyDone.get(call.TaskKey, time.Now())
-	return ok && c.a.finished.keep(&finishedTask{op: op, call: call, retried: retried, sha: sha, keys: keys, args: args, failed: err})
+	run, ok := c.a.recentlyDone.get(call.TaskKey, time.Now())
+	return ok && c.a.finished.keep(&finishedTask{op: op, call: call, retried: run.retried, sha: sha, keys: keys, args: args, failed: err})
 }
 
 // endFinished writes the end of a task as asynq tried to.
@@ -220,6 +220,7 @@ func (c *client) runFinish(ctx context.Context, op asynqwire.Op, call asynqwire.
 	case isNotFound(cmd.Err()):
 		c.a.batches.dropped.take(call.TaskKey, time.Now())
 		c.a.finished.forget(call.TaskKey)
+		c.forgetDone(ctx, call.TaskKey)
 		// The task is not active any more: this call was done before and its answer was
 		// lost, or the lease was lost. asynq would repeat the call in some seconds, and
 		// might end another delivery of the same task by that.
@@ -229,6 +230,24 @@ func (c *client) runFinish(ctx context.Context, op asynqwire.Op, call asynqwire.
 		c.a.finished.forget(call.TaskKey)
 	}
 	return cmd
+}
+
+// forgetDone is called when the end of a task can't be written because the task is not active here any more. It
+// forgets the run, unless the recoverer has put the task back. Otherwise Redis knows the end already, and a task that has this id was
+// enqueued anew.
+func (c *client) forgetDone(ctx context.Context, taskKey string) {
+	run, ok := c.a.recentlyDone.get(taskKey, time.Now())
+	if !ok {
+		return
+	}
+	stored, err := c.UniversalClient.HGet(ctx, taskKey, "msg").Bytes()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return
+	}
+	if m, bad := asynqwire.DecodeMessage(stored); err == nil && bad == nil && run.again(m) {
+		return
+	}
+	c.a.recentlyDone.take(taskKey, time.Now())
 }
 
 // freshContextLeft is how long a script may take that finishes a task whose own context has ended. asynq repeats those

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
@@ -336,6 +338,31 @@ func (w *archiveWatch) wasArchived(d *deferral) {
 	})
 }
 
+// doneRun is a run whose handler returned nil. A task of the same id that is enqueued anew is another task, and has
+// to run.
+type doneRun struct {
+	retried int    // failures before the run
+	task    uint64 // hash of the task's type and payload
+}
+
+var doneRunSeed = maphash.MakeSeed()
+
+// runOf is a run of a task after so many failures.
+func runOf(task *asynq.Task, retried int) doneRun {
+	var h maphash.Hash
+	h.SetSeed(doneRunSeed)
+	_, _ = h.WriteString(task.Type())
+	_ = h.WriteByte(0)
+	_, _ = h.Write(task.Payload())
+	return doneRun{retried, h.Sum64()}
+}
+
+// again says that a message may be of the task of this run, which asynq's recoverer took for a task of a dead
+// process, because the end of the run was not written. The recoverer counts a failure, unless it archives the task.
+func (r doneRun) again(m asynqwire.Message) bool {
+	return m.ErrorMsg == asynq.ErrLeaseExpired.Error() && m.Retried >= r.retried
+}
+
 // finishedTask is a task whose handler has returned nil, and whose end could not be written. asynq repeats that until its lease
 // on the task ends.
 type finishedTask struct {
@@ -372,14 +399,15 @@ const finishedMost = 1000
 type finishedTasks struct {
 	*core
 	write func(ctx context.Context, t *finishedTask, text string) *redis.Cmd
+	gone  func(ctx context.Context, taskKey string) // told of a task that another process has, or that has ended
 
 	mu    sync.Mutex
 	tasks map[string]*finishedTask // by task key
 	texts map[string]string        // of asynq's scripts, by SHA-1
 }
 
-func newFinishedTasks(c *core, write func(context.Context, *finishedTask, string) *redis.Cmd) *finishedTasks {
-	return &finishedTasks{core: c, write: write, tasks: make(map[string]*finishedTask), texts: make(map[string]string)}
+func newFinishedTasks(c *core, write func(context.Context, *finishedTask, string) *redis.Cmd, gone func(context.Context, string)) *finishedTasks {
+	return &finishedTasks{core: c, write: write, gone: gone, tasks: make(map[string]*finishedTask), texts: make(map[string]string)}
 }
 
 // keep remembers a task, and says whether the text of its script is wanted.
@@ -457,6 +485,7 @@ func (f *finishedTasks) look(ctx context.Context, now time.Time) {
 			f.writeEnd(ctx, t)
 		case !t.mayBe(is): // another process has it, or had it
 			f.forget(t.call.TaskKey)
+			f.gone(ctx, t.call.TaskKey)
 		}
 	}
 }

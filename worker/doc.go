@@ -66,7 +66,7 @@ package worker
 //	attempt.go       attempt as the host of its handler: ask, wait, hold, defer, give back
 //	outcome.go       attempt after its handler: correct the charge, Retry-After
 //	policyfiles.go   follows policy files
-//	deferral.go      deferral, deferrals, archiveWatch, finishedTasks
+//	deferral.go      deferral, deferrals, archiveWatch, doneRun, finishedTasks
 //	batch.go         batches, batchCounts
 //	waker.go         waker wakes what is due, in order, as workers are free; lead
 //	refreshfilter.go refreshFilter: which bookings are asked about before their tasks are woken

@@ -110,3 +110,69 @@ func TestVirtualFinishedTaskIsNotTheNextOneOfItsID(t *testing.T) {
 		srv.Shutdown()
 	})
 }
+
+// A pool has finished a task, and the answer is lost. It hears later that the task is not there. A task of the same id and payload
+// is enqueued anew, and the process that runs it dies. The pool, which is asked next, runs it.
+func TestVirtualTaskOfAFinishedIDRunsAfterItsProcessDied(t *testing.T) {
+	t.Parallel()
+	for name, away := range map[string]time.Duration{
+		"asynq repeats its end":     3 * time.Second,
+		"asynq has given up by now": 45 * time.Second,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { finishedIDAnew(t, away) })
+		})
+	}
+}
+
+func finishedIDAnew(t *testing.T, away time.Duration) {
+	t.Helper()
+	clients, _ := mini(t, 3)
+	a, b, user := clients[0], clients[1], clients[2]
+	var cutA, cutB cutOff
+	a.AddHook(&cutA)
+	b.AddHook(&cutB)
+	var runs atomic.Int32
+	cfg := worker.Config{Unlimited: worker.UnlimitedAllow}
+	cfg.Asynq.Concurrency = 1
+	started(t, a, asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		if runs.Add(1) == 1 {
+			cutA.armed.Store(true)
+		}
+		return nil
+	}), cfg)
+	anew := func() {
+		t.Helper()
+		enqueue(t, user, queue.NewTask("any", []byte("the same"), asynq.TaskID("x"), asynq.MaxRetry(3)))
+	}
+	state := func() string { return user.HGet(t.Context(), "asynq:{default}:t:x", "state").Val() }
+	anew()
+	time.Sleep(away)
+	if !cutA.on.Load() || state() != "" {
+		t.Fatalf("cut off: %v, and the first task is %q, want that it is gone", cutA.on.Load(), state())
+	}
+	cutA.on.Store(false)
+	time.Sleep(15 * time.Second)
+	cutA.on.Store(true) // so that the other process gets the task
+	anew()
+	srv := asynq.NewServerFromRedisClient(b, asynq.Config{Concurrency: 1, LogLevel: asynq.FatalLevel})
+	if err := srv.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(5 * time.Second)
+	if state() != "active" {
+		t.Fatalf("the second task is %q, want active in the other process", state())
+	}
+	cutB.on.Store(true) // as if that process had died
+	cutA.on.Store(false)
+	time.Sleep(3*time.Minute + 30*time.Second) // less than a pool remembers what it has finished
+	if n := runs.Load(); n != 2 || state() != "" {
+		t.Errorf("the pool ran %d tasks of the id, and the second is %q, want both, and gone", n, state())
+	}
+	cutB.on.Store(false)
+	srv.Shutdown()
+}
