@@ -38,6 +38,44 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// A master stands still: its calls last until all time-outs are over. Others of its keys that are made after its replica took over do
+// not wait for that, for the map is read while the first lasts, and from another server.
+func TestFollowWhileAMasterIsSilent(t *testing.T) {
+	t.Parallel()
+	rdb, nodes, replicas := redistest.StartReplicated(t, 3)
+	key := keyOn(t, rdb, nodes[1])
+	o := *rdb.Options()
+	o.ReadTimeout = time.Minute
+	fresh := redis.NewClusterClient(&o) // which has met no server
+	t.Cleanup(func() { _ = fresh.Close() })
+	slotmap.Follow(fresh)
+	if err := fresh.Set(t.Context(), key, "v", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	nodes[1].Pause()
+	t.Cleanup(nodes[1].Resume)
+	first := make(chan error, 1)
+	go func() { first <- fresh.Set(t.Context(), key, "v", 0).Err() }()
+	t.Cleanup(func() {
+		_ = fresh.Close()
+		<-first
+	})
+	replica := replicas[1].Client(t)
+	within(t, 30*time.Second, func(ctx context.Context) error { return isMaster(ctx, replica) }) // that is Redis' own
+	took := time.Now()
+	within(t, 20*time.Second, func(ctx context.Context) error { // MasterForKey looks at the map alone
+		master, err := fresh.MasterForKey(ctx, key)
+		if err == nil && master.Options().Addr != replicas[1].Addr() {
+			err = notMaster("known as " + master.Options().Addr)
+		}
+		return err
+	})
+	t.Logf("the client knows it %v after the replica took over", time.Since(took).Round(time.Millisecond))
+	if err := fresh.Set(t.Context(), key, "v", 0).Err(); err != nil {
+		t.Error(err)
+	}
+}
+
 func set(ctx context.Context, pipe redis.Pipeliner, key string) error {
 	pipe.Set(ctx, key, "v", 0)
 	_, err := pipe.Exec(ctx)
