@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
@@ -19,7 +20,11 @@ import (
 const (
 	// While Redis does not answer, the admission is repeated with the same token for so
 	// long. Then the task is deferred without a booking.
-	askFor      = 2 * time.Second
+	askFor = 2 * time.Second
+	// On a Cluster one call takes no longer than that, and a bit for each rule: the slots are asked one after the other.
+	// A master that stands still would keep the worker until all time-outs of the client are over.
+	askOnce     = 2 * time.Second
+	askOnceRule = time.Second
 	askPauseMin = 20 * time.Millisecond
 	askPauseMax = 500 * time.Millisecond
 	// unbookedWait is how long such a task is deferred at least, and at most twice as long:
@@ -107,7 +112,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		if bound > 0 {
 			r.MaxWait = max(bound-time.Since(began), 1) // 0 would mean no bound
 		}
-		d, err := p.Redeem(ctx, r)
+		d, err := t.redeem(ctx, p, r)
 		if err != nil && (ctx.Err() != nil || errors.Is(err, throttle.ErrUnavailable)) {
 			answerLost = answerLost || !throttle.ForWorkers.Answered(err)
 			if ctx.Err() != nil || !t.mustStay() && (throttle.ForWorkers.Answered(err) || t.a.stopped() || time.Since(began) > askFor) {
@@ -164,6 +169,43 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 		}
 	}
 }
+
+// redeem asks once. A call that is given up may be under way still: what it gets is given back by its token, as
+// that of any call whose answer is lost. The client's own bounds don't help: go-redis heeds no deadline of a context while it
+// reads an answer.
+func (t *attempt) redeem(ctx context.Context, p *throttle.Policy, r throttle.Request) (throttle.Decision, error) {
+	if _, ok := t.a.rdb.(*redis.ClusterClient); !ok {
+		return p.Redeem(ctx, r)
+	}
+	type answer struct {
+		throttle.Decision
+		err      error
+		panicked any
+	}
+	answers := make(chan answer, 1)
+	go func() { // ends with the client's time-outs
+		var got answer
+		defer func() {
+			got.panicked = recover()
+			answers <- got
+		}()
+		got.Decision, got.err = p.Redeem(ctx, r)
+	}()
+	timer := time.NewTimer(askOnce + time.Duration(len(p.Rules()))*askOnceRule)
+	defer timer.Stop()
+	select {
+	case got := <-answers:
+		if got.panicked != nil {
+			panic(got.panicked)
+		}
+		return got.Decision, got.err
+	case <-timer.C:
+		return throttle.Decision{Request: r}, errSlowAnswer
+	}
+}
+
+// errSlowAnswer is the error of an admission that takes too long.
+var errSlowAnswer = fmt.Errorf("worker: the rules did not answer in time: %w", throttle.ErrUnavailable)
 
 // waitsBeyondDeadline says that the instant of a task is behind its deadline. So it waits for a slot, which
 // may be free before: all others are refused.
