@@ -62,12 +62,18 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		c.endWithoutGrant()
 		r.Promoted = c.promoteInLinesLeft()
 	case !v.binds:
+		// the next turn may have been told to come far in the future, after a job that another rule held up, for instance until the end of a
+		// lease. Leases are given back before they end, and so that job may have gone long ago
+		turns := map[*ruleCall]bool{}
+		for i := range c.rules {
+			rule, own := &c.rules[i], 0
+			if rule.place == turn {
+				own = 1
+			}
+			turns[rule] = rule.turns.len()-len(rule.findDeadTurns()) > own
+		}
 		c.grant(&r, v.at, a.Token)
-		// a job that came earlier than it was promised lets those behind it come earlier, too; and turns may have
-		// been promised the end of a lease, which comes nearer whenever one is given back
-		leased := c.rules[len(c.rules)-1].kind == luascripts.Leases
-		early := func(rule *ruleCall) bool { return leased || rule.place == turn && rule.lastPromise > v.at+1000 }
-		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promote(early)
+		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promote(func(rule *ruleCall) bool { return turns[rule] })
 	default:
 		r.Status = luascripts.Booked
 		c.book(v, g)

@@ -82,6 +82,50 @@ func TestNextTurnIsToldWhenAJobStepsAside(t *testing.T) {
 	}
 }
 
+// TestNextTurnIsToldWhenAJobIsGrantedInTime: y waits for its tenant for a minute, and keeps its turn at the provider. z and v, of another
+// tenant, are told to come after it. y gives up, and z is told to come. Somebody else has the provider's permit by then, so z is told the
+// next instant, and comes then. Now v must hear that it need not wait for a minute.
+func TestNextTurnIsToldWhenAJobIsGrantedInTime(t *testing.T) {
+	t.Parallel()
+	s := newScene()
+	rules := func(tenant string) []luascripts.RuleCall {
+		return []luascripts.RuleCall{
+			ruleOf("provider", "all", slidingOf(1, time.Second)), ruleOf("tenant", tenant, slidingOf(2, time.Minute)),
+		}
+	}
+	ask := func(job, tenant string, at time.Duration, mode luascripts.Mode, status luascripts.Status, goes time.Duration) luascripts.AcquireReply {
+		t.Helper()
+		s.at(at)
+		s.token++
+		r := s.Acquire(luascripts.AcquireArgs{Rules: rules(tenant), Policy: "sms", Token: s.token, Job: job, Mode: mode, MaxWait: -1})
+		if r.Status != status || !r.At.Equal(start.Add(goes)) {
+			t.Fatalf("%s: got %+v, want status %d at %v", job, r, status, goes)
+		}
+		return r
+	}
+	ask("a", "t1", 0, luascripts.GrantOrBook, luascripts.Granted, 0)
+	ask("b", "t1", time.Second, luascripts.GrantOrBook, luascripts.Granted, time.Second)
+	ask("y", "t1", 2500*ms, luascripts.GrantOrBook, luascripts.Booked, time.Minute)
+	ask("z", "t2", 2600*ms, luascripts.GrantOrBook, luascripts.Booked, 61*time.Second)
+	ask("v", "t2", 2600*ms, luascripts.GrantOrBook, luascripts.Booked, 62*time.Second)
+	s.at(3 * time.Second)
+	told := s.Cancel(luascripts.CancelArgs{Rules: rules("t1"), Policy: "sms", Job: "y"}).Promoted
+	if len(told) != 1 || told[0].Job != "z" || !told[0].At.Equal(s.now) {
+		t.Fatalf("promoted %+v, want z at once", told)
+	}
+	s.token++
+	other := []luascripts.RuleCall{rules("t2")[0]}
+	if r := s.Acquire(luascripts.AcquireArgs{Rules: other, Policy: "provider", Token: s.token, Mode: luascripts.Try}); r.Status != luascripts.Granted {
+		t.Fatalf("another caller: %+v, want it granted", r)
+	}
+	ask("z", "t2", 3*time.Second, luascripts.GrantOrBook, luascripts.Booked, 4*time.Second)
+	granted := ask("z", "t2", 4*time.Second, luascripts.GrantOrBook, luascripts.Granted, 4*time.Second)
+	if p := granted.Promoted; len(p) != 1 || p[0].Job != "v" || !p[0].At.Equal(start.Add(5*time.Second)) {
+		t.Errorf("promoted %+v, want v at 5 s", p)
+	}
+	ask("v", "t2", 5*time.Second, luascripts.GrantOrBook, luascripts.Granted, 5*time.Second)
+}
+
 // TestTurnIsKept follows three jobs of a policy past a phone of 1/60s and a
 // provider of 1/5min, and one of another policy,
 // for which they do not exist.

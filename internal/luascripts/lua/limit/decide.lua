@@ -283,10 +283,10 @@ local function grant(script, call, at)
   for _, rule in ipairs(rules) do
     park(rule)
     if rule.ticket then leave(rule) end
-    -- a job that came earlier than it was promised lets those behind it come earlier, too; and turns may have
-    -- been promised the end of a lease, which comes nearer whenever one is given back
-    local early = rules[#rules].kind.lease and rule.end_turn_rank > 0 or rule.in_turns and rule.last_promise > at + 1000
-    if rule.first_unparked or rule.parked > 0 or early or rule.missed then promote(rule, now, promoted, early) end
+    -- the next turn may have been told to come far in the future, after a job that another rule held up, for instance until the end of a
+    -- lease. Leases are given back before they end, and so that job may have gone long ago
+    local turns = rule.end_turn_rank - rule.first_turn_rank > (rule.in_turns and 1 or 0)
+    if rule.first_unparked or rule.parked > 0 or turns or rule.missed then promote(rule, now, promoted, turns) end
     if rule.kind.lease then call.fence = rule.ledger.fence end
   end
   return answer(call, GRANTED, 0, at, promoted)
