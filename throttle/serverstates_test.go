@@ -26,8 +26,8 @@ func TestServerThatCannotServeNow(t *testing.T) {
 	}{
 		{
 			"READONLY", nil,
-			func(ctx context.Context, rdb *redis.Client) error { return rdb.SlaveOf(ctx, "127.0.0.1", "1").Err() },
-			func(ctx context.Context, rdb *redis.Client) error { return rdb.SlaveOf(ctx, "NO", "ONE").Err() },
+			func(ctx context.Context, rdb *redis.Client) error { return rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err() },
+			func(ctx context.Context, rdb *redis.Client) error { return rdb.ReplicaOf(ctx, "NO", "ONE").Err() },
 		},
 		{
 			"BUSY", []redistest.Option{redistest.Arg("busy-reply-threshold", "1")},

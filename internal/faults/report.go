@@ -157,7 +157,8 @@ func (r Report) struck() int {
 func (r *run) judge(ctx context.Context) (Report, error) {
 	s := r.spec
 	rep := Report{
-		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets || r.forgot, ForgetsAll: s.Fault.ForgetsAll, Keeps: s.Fault.KeepsLimits, Moves: s.Fault.MovesClock,
+		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets || r.forgot, ForgetsAll: s.Fault.ForgetsAll,
+		Keeps: s.Fault.KeepsLimits, Moves: s.Fault.MovesClock,
 		System: r.system.about, Server: r.system.version(ctx),
 		Seed: s.Seed, For: s.For, Workers: s.Workers, Others: s.Others, Rate: s.Rate, Refused: r.refused,
 		Strikes: map[string]int{}, Breaches: map[string]int{}, Releases: releasesOf(r), Looks: r.seen.looks, BothKeys: len(r.seen.both),
@@ -337,8 +338,8 @@ func (r *run) messages(rep *Report, arrivals []e2e.Arrival, left map[string]bool
 	rep.Accepted = len(r.accepted)
 	lost, messages := 0, 0
 	for id, at := range r.accepted {
-		clear := !rep.Forgets || !rep.ForgetsAll && !r.nearStrike(at, 0)
-		if clear {
+		mustBeThere := !rep.Forgets || !rep.ForgetsAll && !r.nearStrike(at, 0)
+		if mustBeThere {
 			messages++
 		}
 		if _, sent := last[id]; sent {
@@ -349,7 +350,7 @@ func (r *run) messages(rep *Report, arrivals []e2e.Arrival, left map[string]bool
 			continue
 		}
 		lost++
-		if clear {
+		if mustBeThere {
 			rep.LostClear++
 		}
 	}
@@ -506,10 +507,12 @@ func (r Report) Print(w io.Writer) error {
 	if r.Postponed+r.Failures > 0 {
 		line("refused", "%d postponed by the gateway, %d failed there", r.Postponed, r.Failures)
 	}
-	line("no strike near", "%.0f %% of the sendings, %.0f %% of the messages, %.0f %% of the grants", 100*r.Clear.Sendings, 100*r.Clear.Messages, 100*r.Clear.Grants)
+	line("no strike near", "%.0f %% of the sendings, %.0f %% of the messages, %.0f %% of the grants",
+		100*r.Clear.Sendings, 100*r.Clear.Messages, 100*r.Clear.Grants)
 	line("limit used", "%.0f %%", 100*r.Used)
 	line("stall at a strike", "p50 %v, worst %v", percentile(r.Stalls, 50), percentile(r.Stalls, 100))
-	line("full pace again", "p50 %v, worst %v after a strike; %d of %d, before the next one", percentile(r.Back, 50), percentile(r.Back, 100), len(r.Back), r.struck())
+	line("full pace again", "p50 %v, worst %v after a strike; %d of %d, before the next one",
+		percentile(r.Back, 50), percentile(r.Back, 100), len(r.Back), r.struck())
 	line("lateness", "p50 %v, p99 %v", r.LateP50.Round(time.Millisecond), r.LateP99.Round(time.Millisecond))
 	if r.Leaks != nil {
 		r.Leaks.print(line)
@@ -584,11 +587,13 @@ func aroundTable(path string) (before, after string, err error) {
 
 func table(all []Report) string {
 	var b strings.Builder
-	b.WriteString("| fault | for | strikes | accepted | lost | sent again | without a cause | over a limit | no strike near | limit used | stall at a strike, p50 / worst |\n")
+	b.WriteString("| fault | for | strikes | accepted | lost | sent again | without a cause | over a limit | no strike near | limit used |" +
+		" stall at a strike, p50 / worst |\n")
 	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, r := range all {
-		fmt.Fprintf(&b, "| `%s` | %v | %d | %d | %d | %d | %d | %d | %.0f / %.0f / %.0f %% | %.0f %% | %v / %v |\n", r.Fault, minutes(r.For), r.struck(), r.Accepted, r.Lost,
-			r.Again, r.Unexplained, r.over(), 100*r.Clear.Sendings, 100*r.Clear.Messages, 100*r.Clear.Grants, 100*r.Used, percentile(r.Stalls, 50), percentile(r.Stalls, 100))
+		fmt.Fprintf(&b, "| `%s` | %v | %d | %d | %d | %d | %d | %d | %.0f / %.0f / %.0f %% | %.0f %% | %v / %v |\n", r.Fault, minutes(r.For), r.struck(),
+			r.Accepted, r.Lost, r.Again, r.Unexplained, r.over(), 100*r.Clear.Sendings, 100*r.Clear.Messages, 100*r.Clear.Grants,
+			100*r.Used, percentile(r.Stalls, 50), percentile(r.Stalls, 100))
 	}
 	if len(all) > 0 {
 		r := all[0]
