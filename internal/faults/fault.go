@@ -167,6 +167,10 @@ func All() []Fault {
 			Long: 13 * time.Minute, start: cluster, every: 10 * time.Second, strike: killNode,
 		},
 		{
+			Name: "cluster-frozen", About: "a master of a cluster stands still, its replica takes over, and it comes back", Forgets: true,
+			Long: 13 * time.Minute, start: cluster, every: 10 * time.Second, strike: freezeNode,
+		},
+		{
 			Name: "cluster-failover", About: "CLUSTER FAILOVER on a replica",
 			Long: 4 * time.Minute, start: cluster, every: 3 * time.Second, strike: clusterFailover,
 		},
@@ -523,6 +527,21 @@ func shard(ctx context.Context, r *run) (redisserver.Shard, error) {
 		return redisserver.Shard{}, errors.New("the cluster has no shard")
 	}
 	return all[r.random.IntN(len(all))], nil
+}
+
+func freezeNode(ctx context.Context, r *run) (string, error) {
+	s, err := shard(ctx, r)
+	if err != nil {
+		return "", err
+	}
+	if err := s.Master.Pause(); err != nil {
+		return "", err
+	}
+	err = r.until(ctx, "a replica takes over", func() bool { return replaced(ctx, r, s) })
+	if err := errors.Join(err, s.Master.Resume()); err != nil {
+		return "", err
+	}
+	return "a master stood still", errors.Join(redisserver.Following(s.Master), r.system.cluster.Whole(ctx, settlesWithin))
 }
 
 func killNode(ctx context.Context, r *run) (string, error) {

@@ -116,7 +116,7 @@ func (c *Cluster) Shards(ctx context.Context) ([]Shard, error) {
 		if node.Pid() == 0 {
 			continue
 		}
-		rdb := client(node.Addr())
+		rdb := redis.NewClient(&redis.Options{Addr: node.Addr(), ReadTimeout: time.Second, MaxRetries: -1}) // it may stand still
 		shards, err := rdb.ClusterShards(ctx).Result()
 		_ = rdb.Close()
 		if err != nil {
