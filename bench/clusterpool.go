@@ -59,8 +59,8 @@ func clusterPools(ctx context.Context, b *bench) error {
 		r := against(c.what, "s", lower, "one Redis", figures[0], figures[1])
 		b.row(r.holding(fmt.Sprintf("≤ %.2f x", c.target), r.Ratio <= c.target))
 	}
-	b.say("Tasks through a pool: %d to %d phones at %v, a provider's limit of %d/1s and, in the last row, `concurrent 20 lease 1m`. Each rule has its keys in hash slots of its own.",
-		tasks, clusterPhones, phone.Limit, clusterPace)
+	b.say("Tasks through a pool: %d to %d phones at %v, a provider's limit of %d/1s and, in the last row, `concurrent 20 lease 1m`. "+
+		"Each rule has its keys in hash slots of its own.", tasks, clusterPhones, phone.Limit, clusterPace)
 	return nil
 }
 
