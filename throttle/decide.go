@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/headwayq/headway/internal/luascripts"
@@ -427,4 +429,50 @@ func (rs ruleSet) promotions(answered []luascripts.Promotion, ids []string, now 
 		out = append(out, Promotion{Job: t.Job, At: t.At, Wait: max(0, t.At.Sub(now)), Offered: offered, Booking: booking})
 	}
 	return out
+}
+
+// owedTokens are the tokens whose grants are given back in the background. A call that is repeated with one of them would be granted
+// what is about to be taken away, so it is refused. It is safe for concurrent use; the zero value is ready.
+type owedTokens struct {
+	some atomic.Int64
+	mu   sync.Mutex
+	owed map[Token]owedToken
+}
+
+type owedToken struct {
+	refunds int // that are under way: each slot of a Cluster has its own
+	until   time.Time
+}
+
+func (o *owedTokens) add(token Token, d time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.owed == nil {
+		o.owed = make(map[Token]owedToken)
+	}
+	now := time.Now()
+	maps.DeleteFunc(o.owed, func(_ Token, t owedToken) bool { return now.After(t.until) }) // a queue drops what counts no more, and tells nobody
+	o.owed[token] = owedToken{o.owed[token].refunds + 1, now.Add(d)}
+	o.some.Store(int64(len(o.owed)))
+}
+
+func (o *owedTokens) remove(token Token) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if t := o.owed[token]; t.refunds > 1 {
+		o.owed[token] = owedToken{t.refunds - 1, t.until}
+	} else {
+		delete(o.owed, token)
+	}
+	o.some.Store(int64(len(o.owed)))
+}
+
+func (o *owedTokens) has(token Token) bool {
+	if o.some.Load() == 0 {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t, ok := o.owed[token]
+	return ok && time.Now().Before(t.until)
 }

@@ -130,7 +130,7 @@
 //	policy.go       Policy: several limiters that decide together; rules.go checks them
 //	config.go       Config, and what New refuses; errors.go the errors
 //	request.go      Request and Decision; when the gates of a request are open
-//	decide.go       one decision, from the check of the request to the count of the answer
+//	decide.go       one decision, from the check of the request to the count of the answer; tokens that are given back
 //	limitinforce.go the limit in force: stored, read, changed, watched
 //	waiter.go       callers that block in Acquire
 //	reserve.go      Reserve

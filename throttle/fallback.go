@@ -218,7 +218,7 @@ func (f *fallback) withoutRedis(ctx context.Context, a *acquisition) (err error)
 
 // decideAfterLateAnswers decides for a caller that does not wait, when Redis answers again and again, and too late. That is a Redis that is
 // unavailable to it. Others ask Redis all the same.
-func (p *Policy) decideAfterLateAnswers(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+func decideAfterLateAnswers(ctx context.Context, p *Policy, mode luascripts.Mode, r Request) (Decision, error) {
 	r.grant, r.made = grant{}, fromStore
 	a := &acquisition{p: p, mode: mode, r: r}
 	a.begin()

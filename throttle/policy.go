@@ -166,7 +166,7 @@ func (p *Policy) try(ctx context.Context, r Request) (Decision, error) {
 			d.Granted = false
 			return d, context.Cause(ctx)
 		case stale == staleMost:
-			return p.decideAfterLateAnswers(ctx, luascripts.Try, r)
+			return decideAfterLateAnswers(ctx, p, luascripts.Try, r)
 		}
 		r.Token = NewToken()
 	}

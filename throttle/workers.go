@@ -422,11 +422,11 @@ func (workerCalls) MayPass(err error) bool {
 // Servers names the masters of a Redis Cluster that have the keys of a request. It is empty where one server has all
 // keys. It asks nobody, and goes by what the client knows already.
 func (workerCalls) Servers(p *Policy, r Request) string {
-	return p.servers(p.rules.ids(r), slotCalls{})
+	return serversOf(p, p.rules.ids(r), slotCalls{})
 }
 
-// servers is ForWorkers.Servers by ids, of the rules of one slot, or of all rules when that is zero.
-func (p *Policy) servers(ids []string, at slotCalls) string {
+// serversOf is ForWorkers.Servers by ids, of the rules of one slot, or of all rules when that is zero.
+func serversOf(p *Policy, ids []string, at slotCalls) string {
 	on, ok := p.store.store.(clusterStore)
 	if !ok || on.coalescer.cluster == nil {
 		return ""
