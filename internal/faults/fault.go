@@ -411,8 +411,10 @@ func isAnotherMaster(ctx context.Context, r *run, before *redisserver.Process) b
 	return err == nil && now != before
 }
 
-// asksAgain is how long a failover that was asked for may take until it is asked for again.
-const asksAgain = 10 * time.Second
+// asksAgain is how long a failover that was asked for may take until it is asked for again. On a busy machine another sentinel may take
+// the replica that was just promoted for one that is misled, and turn it back. Sentinels look each ten seconds: whoever asks in
+// that rhythm meets the same again and again.
+const asksAgain = 17 * time.Second
 
 func killMaster(ctx context.Context, r *run) (string, error) {
 	w := r.system.watched
@@ -477,8 +479,8 @@ func failover(paused bool) func(context.Context, *run) (string, error) {
 		}
 		again := asked
 		err = r.until(ctx, "sentinels name another master", func() bool {
-			if time.Since(again) > asksAgain { // sentinels of a machine that stood still for two seconds do nothing for half a minute
-				_ = w.Failover(ctx) // or it is under way
+			if time.Since(again) > asksAgain {
+				_ = w.Failover(ctx) // it may be under way
 				again = time.Now()
 			}
 			return isAnotherMaster(ctx, r, master)
