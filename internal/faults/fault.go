@@ -399,7 +399,7 @@ func jumpClock(ctx context.Context, r *run) (string, error) {
 }
 
 // settlesWithin bounds the wait until all servers name the same master.
-const settlesWithin = 2 * time.Minute
+const settlesWithin = time.Minute
 
 // anotherMaster waits until sentinels name another master.
 func anotherMaster(ctx context.Context, r *run, before *redisserver.Process) error {
