@@ -66,12 +66,13 @@ test-plain:
 test-virtual:
 	GOGC=400 go test -short -p 1 -run '^TestVirtual' $(GOTEST) ./worker ./throttle ./queue/schedule
 
-soak: ## run all tests at their full length with -race, the random ones ten times as long, and fuzz (an hour)
+soak: ## run all tests at their full length with -race, the random ones ten times as long, fuzz, and lead a mixed load through faults for an hour (two hours and more)
 	go test -race $(GOTEST) -timeout 90m ./...
 	go list -test -f '{{if .ForTest}}{{range .Imports}}{{if eq . "pgregory.net/rapid"}}{{$$.ForTest}}{{end}}{{end}}{{end}}' ./... | sort -u | \
 		xargs -I '{}' go test $(GOTEST) -timeout 90m '{}' -rapid.checks=1000
 	HEADWAY_TEST_WITHOUT_FUNCTIONS=1 go test $(GOTEST) ./throttle/... ./queue/... ./worker
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=20000x
+	go run ./cmd/headway prove soak -long
 
 faults: ## lead worker processes through each fault until it has happened often enough, three at a time, and write the table of docs/reliability.md (two and a half hours on two cores)
 	go run ./cmd/headway prove $$(go run ./cmd/headway prove faults | cut -d ' ' -f 1) -long -together 3 -table docs/reliability.md

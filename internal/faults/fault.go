@@ -34,11 +34,12 @@ type Fault struct {
 	// Long is how long a run takes until the fault has happened as often as docs/reliability.md wants.
 	Long time.Duration
 
-	start     starter
-	limits    throttle.Config // of the workers
-	lag       time.Duration   // how far a replica, or a file, may lag behind what Redis answered; 0 for lagDefault
-	atWorkers bool            // strikes do not touch replies of Redis: they explain no message that is sent again
-	every     time.Duration   // from the end of a strike to the next one, on average
+	start        starter
+	limits       throttle.Config // of the workers
+	lag          time.Duration   // how far a replica, or a file, may lag behind what Redis answered; 0 for lagDefault
+	jumpsForGood bool            // the clock of Redis never comes back to where it was
+	atWorkers    bool            // strikes do not touch replies of Redis: they explain no message that is sent again
+	every        time.Duration   // from the end of a strike to the next one, on average
 	// strike does the fault once, and returns what it did when it is over. Nil does nothing.
 	strike func(ctx context.Context, r *run) (what string, err error)
 	// mixes are the names of faults whose strikes, one of them each time, are those of this one.
@@ -85,7 +86,7 @@ func All() []Fault {
 			Long: 18 * time.Minute, start: alone("one server, no persistence"), every: 10 * time.Second, strike: restart,
 		},
 		{
-			Name: "network", About: "latency and jitter, connections cut, replies lost, connections that stay open and carry nothing, silence of 4 s",
+			Name: "network", About: "latency and jitter, packets lost, connections cut, replies lost, connections that stay open and carry nothing, silence of 4 s",
 			Long: 4 * time.Minute, start: behindProxy("one server behind a proxy"), every: 2 * time.Second, strike: strikeNetwork,
 		},
 		{
@@ -101,6 +102,10 @@ func All() []Fault {
 		{
 			Name: "clock", About: "the clock of Redis jumps by 1 to 4 s, forward or back, and some seconds later to where it was", MovesClock: true,
 			Long: 4 * time.Minute, start: clocked(alone("one server whose clock jumps")), every: 4 * time.Second, strike: jumpClock,
+		},
+		{
+			Name: "clock-hour", About: "the clock of Redis jumps an hour ahead, again and again", MovesClock: true, jumpsForGood: true,
+			Long: 2 * time.Minute, start: clocked(alone("one server whose clock jumps")), every: 10 * time.Second, strike: jumpByAnHour,
 		},
 		{
 			Name: "soak", Soak: true,
@@ -148,6 +153,11 @@ func All() []Fault {
 			Long:  8 * time.Minute, start: clocked(watched()), every: 5 * time.Second, strike: failoverToAnotherClock,
 		},
 		{
+			Name: "sentinel-clock-hour", About: "as sentinel-paused, each time to a master whose clock is an hour ahead of the one before", MovesClock: true,
+			jumpsForGood: true,
+			Long:         4 * time.Minute, start: clocked(watched()), every: 5 * time.Second, strike: failoverToALaterClock,
+		},
+		{
 			Name: "sentinel-held", About: "SENTINEL FAILOVER, with HoldAfterFailover", Forgets: true, KeepsLimits: true,
 			Long: 16 * time.Minute, start: watched(), limits: throttle.Config{HoldAfterFailover: true}, every: 10 * time.Second,
 			strike: failover(false),
@@ -177,6 +187,10 @@ func All() []Fault {
 		{
 			Name: "reshard", About: "slots move from one master of a cluster to another, that of the queue among them",
 			Long: 2 * time.Minute, start: cluster, every: 2 * time.Second, strike: reshard,
+		},
+		{
+			Name: "reshard-half", About: "half of all slots of a cluster move to other masters",
+			Long: 4 * time.Minute, start: cluster, every: 4 * time.Second, strike: reshardHalf,
 		},
 		{
 			Name: "cluster-nodes", About: "a master is added to a cluster, gets slots, gives them away, and is removed",
@@ -269,7 +283,7 @@ func restartInRewrite(ctx context.Context, r *run) (string, error) {
 func strikeNetwork(ctx context.Context, r *run) (string, error) {
 	p := r.system.proxy
 	what := ""
-	switch r.random.IntN(5) {
+	switch r.random.IntN(6) {
 	case 0:
 		what = latency
 		for range 20 {
@@ -304,6 +318,11 @@ func strikeNetwork(ctx context.Context, r *run) (string, error) {
 		p.Deaden()
 		time.Sleep(4 * time.Second) // longer than go-redis waits for a reply
 	case 4:
+		what = "packets lost"
+		p.LosePackets(0.05)
+		time.Sleep(3 * time.Second)
+		p.LosePackets(0)
+	case 5:
 		var err error
 		if what, err = silence(4*time.Second)(ctx, r); err != nil {
 			return "", err
@@ -397,6 +416,14 @@ func jumpClock(ctx context.Context, r *run) (string, error) {
 	time.Sleep(r.upTo(4 * time.Second))
 	return what, setAhead(ctx, r.system.one, 0)
 }
+
+// jumpByAnHour lets the clock of Redis jump an hour ahead, for good: whoever waits for an instant before that may go.
+func jumpByAnHour(ctx context.Context, r *run) (string, error) {
+	return clockAhead, setAhead(ctx, r.system.one, hours(r))
+}
+
+// hours is how far the clock is ahead after one more strike of an hour.
+func hours(r *run) time.Duration { return time.Duration(len(r.strikes)+1) * time.Hour }
 
 // settlesWithin bounds the wait until all servers name the same master.
 const settlesWithin = time.Minute
@@ -500,6 +527,18 @@ func failoverToAnotherClock(ctx context.Context, r *run) (string, error) {
 	if len(r.strikes)%2 == 0 {
 		ahead, clock = randomJump(r)
 	}
+	what, err := failoverToClock(ctx, r, ahead)
+	return what + ", " + clock, err
+}
+
+// failoverToALaterClock makes a replica the master whose clock is an hour ahead of that of the master before.
+func failoverToALaterClock(ctx context.Context, r *run) (string, error) {
+	what, err := failoverToClock(ctx, r, hours(r))
+	return what + ", " + clockAhead, err
+}
+
+// failoverToClock makes a replica the master whose clock has been ahead for so long before.
+func failoverToClock(ctx context.Context, r *run, ahead time.Duration) (string, error) {
 	master, err := r.system.watched.Master(ctx)
 	if err != nil {
 		return "", err
@@ -512,8 +551,7 @@ func failoverToAnotherClock(ctx context.Context, r *run) (string, error) {
 			return "", err
 		}
 	}
-	what, err := failover(true)(ctx, r)
-	return what + ", " + clock, err
+	return failover(true)(ctx, r)
 }
 
 // shard returns a shard of the cluster at random, when each has its replica.
@@ -601,6 +639,34 @@ func reshard(ctx context.Context, r *run) (string, error) {
 		}
 	}
 	return "slots moved", nil
+}
+
+// reshardHalf moves half of the slots of each master to another one.
+func reshardHalf(ctx context.Context, r *run) (string, error) {
+	all, err := r.system.cluster.Shards(ctx)
+	if err != nil {
+		return "", err
+	}
+	half := r.random.IntN(2)
+	for i, s := range all {
+		var slots []int
+		for _, reach := range s.Slots {
+			for slot := reach[0]; slot <= reach[1]; slot++ {
+				slots = append(slots, slot)
+			}
+		}
+		middle := len(slots) / 2
+		if half == 0 {
+			slots = slots[:middle]
+		} else {
+			slots = slots[middle:]
+		}
+		to := all[(i+1+r.random.IntN(len(all)-1))%len(all)].Master
+		if err := r.system.cluster.MoveAll(ctx, slots, s.Master, to); err != nil {
+			return "", err
+		}
+	}
+	return "half of the slots moved", nil
 }
 
 // usedSlots are the slot of the queue, and those of some keys at random.

@@ -58,6 +58,8 @@ func TestFaults(t *testing.T) {
 			continue
 		case "sentinel-partition-min-replicas", "sentinel-partition-replicas": // in their short form they would be that of sentinel-partition
 			continue
+		case "sentinel-clock-hour": // in its short form it would be that of sentinel-clock
+			continue
 		case "soak": // TestShortSoak
 			continue
 		}

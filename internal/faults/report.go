@@ -358,9 +358,13 @@ func (r *run) messages(rep *Report, arrivals []e2e.Arrival, left map[string]bool
 	rep.Clear.Sendings, rep.Clear.Messages = share(sendings, len(arrivals)), share(messages, len(r.accepted))
 }
 
-// acceptTicks adds the ticks of the schedule while messages were enqueued: each second has one.
+// acceptTicks adds the ticks of the schedule while messages were enqueued: each second has one. When the clock of Redis jumps for good,
+// the ticks after that have other names.
 func (r *run) acceptTicks() {
 	end := r.began.Add(r.spec.For)
+	if r.spec.Fault.jumpsForGood && len(r.strikes) > 0 {
+		end = earlier(end, r.strikes[0].From)
+	}
 	for at := r.began.Truncate(time.Second).Add(2 * time.Second); at.Before(end); at = at.Add(time.Second) {
 		r.accepted[tickPrefix+strconv.FormatInt(at.Unix(), 10)] = at
 	}

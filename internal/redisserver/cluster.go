@@ -205,62 +205,126 @@ func (c *Cluster) Whole(ctx context.Context, within time.Duration) error {
 
 // Move moves a slot with its keys from one node to another, while both serve it.
 func (c *Cluster) Move(ctx context.Context, slot int, from, to *Process) error {
-	source, target := client(from.Addr()), client(to.Addr())
-	defer source.Close()
-	defer target.Close()
-	sourceID, err := source.Do(ctx, "cluster", "myid").Text()
+	return c.MoveAll(ctx, []int{slot}, from, to)
+}
+
+// moveTogether is how many slots MoveAll moves at a time.
+const moveTogether = 64
+
+// MoveAll moves slots with their keys from one node to another, while both serve them.
+func (c *Cluster) MoveAll(ctx context.Context, slots []int, from, to *Process) error {
+	m, err := newMove(ctx, from, to)
 	if err != nil {
-		return fmt.Errorf("redisserver: %w", err)
-	}
-	targetID, err := target.Do(ctx, "cluster", "myid").Text()
-	if err != nil {
-		return fmt.Errorf("redisserver: %w", err)
-	}
-	// The source first: when it does not have the slot any more, nothing has been changed.
-	if err := tell(from.Addr(), "cluster", "setslot", slot, "migrating", targetID); err != nil {
 		return err
 	}
-	if err := tell(to.Addr(), "cluster", "setslot", slot, "importing", sourceID); err != nil {
-		return errors.Join(err, tell(from.Addr(), "cluster", "setslot", slot, "stable"))
+	defer m.close()
+	for some := range slices.Chunk(slots, moveTogether) {
+		if err := m.keys(ctx, some); err != nil {
+			return err
+		}
+		// A message that the source sent before it gave the slots up still claims them. The target
+		// must know the epoch of the source by then: it gives a slot to who claims it with a
+		// greater epoch than its own, and then nobody has it.
+		if err := heardOf(ctx, to, from); err != nil {
+			return err
+		}
+		// Others hear of it in time, and until then send clients to the wrong node.
+		shards, err := c.Shards(ctx)
+		if err != nil {
+			return err
+		}
+		errs := []error{setSlots(ctx, m.target, some, "node", m.targetID)}
+		for _, s := range shards {
+			if s.Master != to {
+				other := client(s.Master.Addr())
+				errs = append(errs, setSlots(ctx, other, some, "node", m.targetID))
+				_ = other.Close()
+			}
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// move is a move of slots from a source to a target.
+type move struct {
+	source, target     *redis.Client
+	sourceID, targetID string
+	host, port         string // of the target
+}
+
+func newMove(ctx context.Context, from, to *Process) (*move, error) {
 	host, port, err := net.SplitHostPort(to.Addr())
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("redisserver: %w", err)
 	}
-	for {
-		keys, err := source.ClusterGetKeysInSlot(ctx, slot, 100).Result()
-		if err != nil {
+	m := &move{source: client(from.Addr()), target: client(to.Addr()), host: host, port: port}
+	m.sourceID, err = m.source.Do(ctx, "cluster", "myid").Text()
+	if err == nil {
+		m.targetID, err = m.target.Do(ctx, "cluster", "myid").Text()
+	}
+	if err != nil {
+		m.close()
+		return nil, fmt.Errorf("redisserver: %w", err)
+	}
+	return m, nil
+}
+
+func (m *move) close() {
+	_ = m.source.Close()
+	_ = m.target.Close()
+}
+
+// keys moves the keys of some slots. After that both nodes take each of the slots for one that moves.
+func (m *move) keys(ctx context.Context, slots []int) error {
+	// The source first: when it does not have a slot any more, nothing has been changed.
+	if err := setSlots(ctx, m.source, slots, "migrating", m.targetID); err != nil {
+		return errors.Join(err, setSlots(ctx, m.source, slots, "stable"))
+	}
+	if err := setSlots(ctx, m.target, slots, "importing", m.sourceID); err != nil {
+		return errors.Join(err, setSlots(ctx, m.source, slots, "stable"))
+	}
+	for len(slots) > 0 {
+		pipe := m.source.Pipeline()
+		found := make([]*redis.StringSliceCmd, len(slots))
+		for i, slot := range slots {
+			found[i] = pipe.ClusterGetKeysInSlot(ctx, slot, 100)
+		}
+		if _, err := pipe.Exec(ctx); err != nil {
 			return fmt.Errorf("redisserver: %w", err)
 		}
-		if len(keys) == 0 {
-			break
+		var left []int
+		for i, slot := range slots {
+			keys := found[i].Val()
+			if len(keys) == 0 {
+				continue
+			}
+			left = append(left, slot)
+			args := []any{"migrate", m.host, m.port, "", 0, 5000, "keys"}
+			for _, key := range keys {
+				args = append(args, key)
+			}
+			if err := m.source.Do(ctx, args...).Err(); err != nil {
+				return fmt.Errorf("redisserver: %w%s", err, onBoth(ctx, m.source, m.target, keys))
+			}
 		}
-		args := []any{"migrate", host, port, "", 0, 5000, "keys"}
-		for _, key := range keys {
-			args = append(args, key)
-		}
-		if err := source.Do(ctx, args...).Err(); err != nil {
-			return fmt.Errorf("redisserver: %w%s", err, onBoth(ctx, source, target, keys))
-		}
+		slots = left
 	}
-	// A message that the source sent before it gave the slot up still claims it. The target
-	// must know the epoch of the source by then: it gives a slot to who claims it with a
-	// greater epoch than its own, and then nobody has it.
-	if err := heardOf(ctx, to, from); err != nil {
-		return err
+	return nil
+}
+
+// setSlots tells a node the same of some slots.
+func setSlots(ctx context.Context, node *redis.Client, slots []int, what ...any) error {
+	pipe := node.Pipeline()
+	for _, slot := range slots {
+		pipe.Do(ctx, append([]any{"cluster", "setslot", slot}, what...)...)
 	}
-	// Others hear of it in time, and until then send clients to the wrong node.
-	shards, err := c.Shards(ctx)
-	if err != nil {
-		return err
+	if _, err := pipe.Exec(ctx); err != nil {
+		return fmt.Errorf("redisserver: %d slots from %d on, %v: %w", len(slots), slots[0], what, err)
 	}
-	errs := []error{tell(to.Addr(), "cluster", "setslot", slot, "node", targetID)}
-	for _, s := range shards {
-		if s.Master != to {
-			errs = append(errs, tell(s.Master.Addr(), "cluster", "setslot", slot, "node", targetID))
-		}
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // onBoth names the keys of a slot that moves which both nodes have, one behind the other in text: none of them can be moved.

@@ -3,6 +3,7 @@ package redisserver
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -27,6 +28,7 @@ type Proxy struct {
 	cutOnce  bool
 	cuts     int
 	delay    delays
+	loss     float64 // the share of packets that are lost
 	closed   bool
 }
 
@@ -85,6 +87,14 @@ func (p *Proxy) DelayReplies(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = delays{reply: d}
+}
+
+// LosePackets loses a share of the packets from now on, 0 to 1. TCP sends a packet again after 200 ms, then after twice as
+// long each time. So what a connection carries comes late, and in its order. Zero loses none.
+func (p *Proxy) LosePackets(share float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loss = share
 }
 
 // Refuse drops all connections and refuses new ones, as when Redis or the
@@ -219,7 +229,7 @@ func (p *Proxy) pumpRequests(l *link) {
 			l.close()
 			return
 		}
-		if !l.sleep(p.currentDelay().request) {
+		if !l.sleep(p.currentDelay().request + p.sentAgain()) {
 			return
 		}
 		if l.dead.Load() {
@@ -248,7 +258,7 @@ func (p *Proxy) pumpReplies(l *link) {
 			p.lose(l)
 			return
 		}
-		if !l.sleep(p.currentDelay().reply) {
+		if !l.sleep(p.currentDelay().reply + p.sentAgain()) {
 			return
 		}
 		if l.dead.Load() && err == nil {
@@ -296,4 +306,25 @@ func (p *Proxy) currentDelay() delays {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.delay
+}
+
+// How long TCP waits until it sends a packet again, and how often it does so here at most.
+const (
+	firstAgain = 200 * time.Millisecond
+	sentAtMost = 3
+)
+
+// sentAgain is how much later a packet comes for being lost, at random.
+func (p *Proxy) sentAgain() time.Duration {
+	p.mu.Lock()
+	loss := p.loss
+	p.mu.Unlock()
+	late := time.Duration(0)
+	for again := range sentAtMost {
+		if rand.Float64() >= loss { // #nosec G404: it only makes faults
+			break
+		}
+		late += firstAgain << again
+	}
+	return late
 }

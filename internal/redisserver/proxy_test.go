@@ -187,6 +187,26 @@ func TestDelayGoesBothWays(t *testing.T) {
 	}
 }
 
+func TestLostPacketsComeLate(t *testing.T) {
+	t.Parallel()
+	client, p, _ := behind(t)
+	if err := client.Ping(t.Context()).Err(); err != nil { // not the handshake
+		t.Fatal(err)
+	}
+	p.LosePackets(1)
+	replied := make(chan error, 1)
+	go func() { replied <- client.Ping(context.Background()).Err() }()
+	select {
+	case err := <-replied:
+		t.Fatalf("PING = %v at once, want no answer before its packets were sent again", err)
+	case <-time.After(firstAgain):
+	}
+	p.LosePackets(0)
+	if err := <-replied; err != nil {
+		t.Errorf("PING = %v, want an answer, late", err)
+	}
+}
+
 func TestProxyCarriesLargeValues(t *testing.T) {
 	t.Parallel()
 	client, _, _ := behind(t)

@@ -4,6 +4,7 @@ package prove
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -93,6 +94,29 @@ func TestFaultRun(t *testing.T) {
 		}
 		if strings.Contains(string(kept), "+49151") || strings.Contains(string(kept), "hello") {
 			t.Errorf("%s shows a phone number or a text", name)
+		}
+	}
+}
+
+// Runs that were not led to their end are missing in the reports, and leave an earlier table as it was.
+func TestInterruptedFaultRun(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	report, table := filepath.Join(dir, "report"), filepath.Join(dir, "table")
+	earlier := "<!-- headway prove writes from here -->\nearlier\n<!-- to here -->\n"
+	if err := os.WriteFile(table, []byte(earlier), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var stdout, stderr bytes.Buffer
+	code := Run(ctx, []string{"none", "-report", report, "-table", table}, strings.NewReader(""), &stdout, &stderr)
+	if want := "headway prove: not all faults were run to the end: -table is not written\n"; code != exitRun || stderr.String() != want {
+		t.Errorf("code %d, stderr %q, want code %d and %q", code, &stderr, exitRun, want)
+	}
+	for file, want := range map[string]string{report: "[]\n", table: earlier} {
+		if text, err := os.ReadFile(file); err != nil || string(text) != want {
+			t.Errorf("%s has %q, %v, want %q", filepath.Base(file), text, err, want)
 		}
 	}
 }
