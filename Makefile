@@ -21,7 +21,7 @@ help: ## print this
 run: ## run the SMS example, with an embedded Redis
 	go run ./examples/sms-sender
 
-check: ## look at the code without running it: gofmt, go vet, golangci-lint
+check: ## look at the code without running it: gofmt, go vet, golangci-lint, known faults of dependencies
 	@echo "gofmt -l ."
 	@unformatted=$$(gofmt -l .) && if [ -n "$$unformatted" ]; then \
 		echo "not formatted, gofmt -w them:"; echo "$$unformatted"; exit 1; fi
@@ -29,6 +29,7 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint
 	go vet -tags accept ./e2e
 	$(LINT) run --allow-serial-runners # one after another: two checkouts may be checked at once
 	cd bench && go vet ./... && $(subst tools/,../tools/,$(LINT)) run --allow-serial-runners
+	go run ./tools/knownfaults
 
 # The race detector makes Lua and the embedded Redis several times slower. So these run
 # without it: PROGRAMS, whose tests run whole programs and servers, and mostly wait; PLAIN, the scripts

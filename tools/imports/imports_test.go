@@ -91,6 +91,7 @@ var edges = map[string][]string{
 	"tools/drawlimits":          {"throttle", "internal/redisserver"},
 	"e2e":                       {},
 	"tools/imports":             {},
+	"tools/knownfaults":         {},
 	"tools/measures":            {"internal/luascripts", "internal/redisserver", "throttle"},
 	"tools/measures/oneacquire": {"throttle", "tools/measures/trace"},
 	"tools/measures/trace":      {},
