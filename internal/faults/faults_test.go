@@ -139,6 +139,22 @@ func TestMessagesAreCounted(t *testing.T) {
 	}
 }
 
+// What Redis has in memory alone is forgotten by a kill: its file may lag behind for longer than a note takes.
+func TestRepeatAfterASnapshot(t *testing.T) {
+	t.Parallel()
+	struck := time.Unix(1e9, 0)
+	r := &run{crew: &crew{processes: []*process{{}}}, strikes: []Strike{{What: "Redis killed", From: struck, To: struck.Add(time.Second)}}}
+	for lag, want := range map[time.Duration]time.Duration{0: notesWithin, 4 * time.Second: 4 * time.Second} {
+		r.spec.Fault.lag = lag
+		before := func(d time.Duration) e2e.Arrival {
+			return e2e.Arrival{ArrivedUs: struck.Add(-d).UnixMicro(), Sender: 1}
+		}
+		if !r.mayRepeat(before(want-time.Millisecond)) || r.mayRepeat(before(want)) {
+			t.Errorf("with a lag of %v a message may not come again up to %v after it was sent", lag, want)
+		}
+	}
+}
+
 // A stall is put down to each strike that is near, and only the load counts.
 func TestStalls(t *testing.T) {
 	t.Parallel()

@@ -371,12 +371,12 @@ func (r *run) acceptTicks() {
 }
 
 // mayRepeat says whether a message may be sent once more: its sender was killed or stood
-// still, or Redis was struck, before it had heard that the message was sent.
+// still, or Redis was struck, before it had heard that the message was sent, or had it in the file from which it begins again.
 func (r *run) mayRepeat(before e2e.Arrival) bool {
 	at := time.UnixMicro(before.ArrivedUs)
 	return r.crew.struck(before.Sender, at) || slices.ContainsFunc(r.strikes, func(s Strike) bool {
 		atRedis := !s.AtWorkers && !slices.Contains(losesNoReply, s.What)
-		return atRedis && s.From.Before(at.Add(notesWithin)) && s.To.After(at.Add(-time.Second))
+		return atRedis && s.From.Before(at.Add(max(notesWithin, r.spec.Fault.lag))) && s.To.After(at.Add(-time.Second))
 	})
 }
 
