@@ -202,7 +202,7 @@ func (i *Inspector) limiter(rule string) (*throttle.Limiter, error) {
 	return nil, fmt.Errorf("%w: no policy here has a limit named %q", queue.ErrInvalidPolicy, clip(rule))
 }
 
-// CloseKey lets nothing through on a key of a rule for d from now on, at most a year. It
+// CloseKey lets nothing through on a key of a rule for d from now on, 1 ms to 366 days. It
 // returns the instant from which the key is open; a key that is closed for longer stays so.
 func (i *Inspector) CloseKey(ctx context.Context, rule, key string, d time.Duration, r Reason) (until time.Time, err error) {
 	l, err := i.limiter(rule)
@@ -308,7 +308,7 @@ func keyClosed(ctx context.Context, l *throttle.Limiter, id string) time.Time {
 	return s.OwnClosed
 }
 
-// PauseKey is [Inspector.CloseKey] for a year, which is the longest time.
+// PauseKey is [Inspector.CloseKey] for the longest time, 366 days.
 func (i *Inspector) PauseKey(ctx context.Context, rule, key string, r Reason) error {
 	_, err := i.CloseKey(ctx, rule, key, pauseMax, r)
 	return err

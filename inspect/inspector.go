@@ -58,7 +58,7 @@ var ErrInvalidCursor = errors.New("inspect: invalid cursor")
 //
 // Keys are given in clear; an Inspector finds them also where a Secret hides them. What it
 // gives back is a key as it stands in Redis, see [Mask]; tasks are known by their ids. When Redis is away every call returns
-// an error that unwraps to throttle.ErrUnavailable. An Inspector owns nothing and is
+// an error that unwraps to throttle.ErrUnavailable; [Inspector.Rules] has it in the Err of each rule. An Inspector owns nothing and is
 // safe for concurrent use. The zero Inspector is not usable.
 type Inspector struct {
 	rdb      redis.UniversalClient
@@ -431,8 +431,8 @@ func (i *Inspector) WaitingByRule(ctx context.Context, queues ...string) (Waitin
 	return waitingByRule(ctx, i, queues)
 }
 
-// History returns what happened to the tasks of a rule in the last time, up to [HistoryMax],
-// as all pools saw it. It asks Redis twice, whatever the number of keys. Of a rule whose keys
+// History returns what happened to the tasks of a rule in the last span of time, from a
+// minute to [HistoryMax], as all pools saw it; another span is an [ErrInvalidSpan]. It asks Redis twice, whatever the number of keys. Of a rule whose keys
 // have limits of their own it tells no share: the history does not say whose limit that would be.
 func (i *Inspector) History(ctx context.Context, rule string, span time.Duration) (History, error) {
 	step, err := historyStep(span)

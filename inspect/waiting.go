@@ -9,7 +9,7 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// WaitingByRuleMax is how many tasks of a queue [Inspector.WaitingByRule] looks at.
+// WaitingByRuleMax is how many tasks of a queue [Inspector.WaitingByRule] looks at: 1000.
 const WaitingByRuleMax = 4 * pageMax
 
 // WaitingByRule says for which rules tasks wait, of those that start next. It is a sample

@@ -71,7 +71,7 @@ type ClientConfig struct {
 	Throttle throttle.Config
 }
 
-// NewClient returns a client that enqueues through rdb and holds tasks against the
+// NewClient returns a client that enqueues through rdb and checks tasks by the
 // policies. The error has all that is wrong with cfg, joined: it unwraps to
 // [ErrInvalidPolicy], throttle.ErrInvalidConfig or both. The client does not own rdb: it
 // has nothing to close, and whoever opened rdb closes it after the last call. NewClient
@@ -137,7 +137,7 @@ func (c *Client) Enqueue(ctx context.Context, task *Task, opts ...asynq.Option) 
 	return info, nil
 }
 
-// check holds the task against its policy.
+// check checks the task by its policy.
 func (c *Client) check(ctx context.Context, task *asynq.Task) error {
 	_, _, err := c.demand(ctx, task)
 	return err

@@ -55,7 +55,7 @@ type Funcs struct {
 func ReadPolicies(name string, r io.Reader) ([]Policy, error) { return Funcs{}.ReadPolicies(name, r) }
 
 // ReadPolicyFiles is [ReadPolicies] for files. Each has the rules that its
-// policies list; the files are held against each other as by [ValidatePolicies].
+// policies list; the files are compared as by [ValidatePolicies].
 func ReadPolicyFiles(paths ...string) ([]Policy, error) { return Funcs{}.ReadPolicyFiles(paths...) }
 
 // ReadPolicies is the function [ReadPolicies] for files that name functions.

@@ -132,7 +132,7 @@ func (f *policyFile) list(p *filePolicy, n ast.Node, byName map[string]*fileRule
 	}
 }
 
-// joinFiles holds what the files say against each other, and returns the
+// joinFiles compares what the files say, and returns the
 // policies in their order, or all faults.
 func joinFiles(files []*policyFile) ([]Policy, error) {
 	shareTypes(files)

@@ -187,7 +187,7 @@ func clashes(portion []*pendingTask, e *pendingTask) bool {
 	return false
 }
 
-// prepare holds a task against its policy, and lets asynq make its message.
+// prepare checks a task by its policy, and lets asynq make its message.
 func (c *Client) prepare(ctx context.Context, m enqueueMode, task *Task, opts []asynq.Option) (*pendingTask, error) {
 	if task == nil {
 		return nil, fmt.Errorf("queue: %s: no task", m.verb)

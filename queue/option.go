@@ -45,6 +45,8 @@ func checkOptions(opts []asynq.Option) error {
 // call: a task that may not start within d from now is refused with a
 // throttle.TooLateError. With a d of zero or less it must be able to start at once. A task that
 // waits for a slot of throttle.Concurrent is booked all the same: the slot may be free before its lease ends.
+// The last of several counts, and the shorter of it and asynq.Deadline. [Client.Enqueue] and [Client.EnqueueMany] book nothing, and
+// refuse it with an [OptionError].
 func MaxWait(d time.Duration) asynq.Option { return maxWaitOption(d) }
 
 type maxWaitOption time.Duration

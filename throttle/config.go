@@ -49,7 +49,8 @@ type Config struct {
 
 	// InlineWait is how far in the future a grant may lie; the caller waits the
 	// rest in place. It is for remainders of milliseconds, never for waiting:
-	// at most 1 s, [InlineWaitNone] for none. Defaults to 50 ms.
+	// at most 1 s, [InlineWaitNone] for none: then tasks are woken at their instant, and start
+	// later by what an admission takes. Defaults to 50 ms.
 	InlineWait time.Duration
 
 	// PerClient counts for each process by itself: n processes together may have

@@ -112,8 +112,9 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // not pass jobs that wait: a [Decision] that is not granted says in At and
 // Wait when a new job would go. n above the limit is an [ExceedsLimitError].
 //
-// A grant whose answer comes too late to be acted on (see Stale of [ForWorkers]) is given back, and it asks again at once. When that
-// happens three times in a row the error unwraps to [ErrUnavailable].
+// A grant whose answer comes too late to be acted on is given back, and it asks again at once. Too late is a tenth of the window
+// after the grant, at least 10 ms, or 50 ms where several hash slots are asked, and at most 1 s. When that happens three times in a row
+// the error unwraps to [ErrUnavailable].
 func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (d Decision, err error) {
 	if ctx.Err() != nil {
 		return Decision{}, context.Cause(ctx)
@@ -268,7 +269,7 @@ func (l *Limiter) opened(ctx context.Context, id string, reply luascripts.CloseR
 	return promoted, l.announceChange(ctx)
 }
 
-// CloseRule is [Limiter.CloseKey] for all keys of the rule. It bites at once in
+// CloseRule is [Limiter.CloseKey] for all keys of the rule. It takes effect at once in
 // this limiter and within a second in all others.
 func (l *Limiter) CloseRule(ctx context.Context, d time.Duration) (until time.Time, err error) {
 	if err := checkClosing(d); err != nil {
@@ -298,7 +299,7 @@ type SetLimitOptions struct {
 
 // SetLimit stores a limit for the rule in Redis, and says whether it did. The stored
 // limit goes before the one in code, in every process, until it is set anew or taken
-// away with [Limiter.UnsetLimit]. It bites at once in this limiter and within a second
+// away with [Limiter.UnsetLimit]. It takes effect at once in this limiter and within a second
 // in all others. A limit that makes no sense is an [ErrInvalidLimit]. After
 // [ErrUnavailable] it may have been stored.
 //

@@ -211,8 +211,9 @@ func (a *Adapter) queuesOf(server map[string]int) map[string]int {
 	return a.cfg.Asynq.Queues
 }
 
-// Start compares clocks and starts what wakes deferred tasks. It refuses a
-// local clock that is more than [ClockSkewMax] off Redis'.
+// Start looks whether Redis is fit for it ([ErrRedisUnfit]) and whether the clocks agree: it refuses a local clock that is more than
+// [ClockSkewMax] off Redis' ([ErrClockSkew]). Then it starts what wakes deferred tasks. While Redis is away it fails, or waits,
+// see WaitForRedis of [Config]. The context is for the start only. An adapter starts once.
 func (a *Adapter) Start(ctx context.Context) error {
 	if a.quit != nil || a.stopped() {
 		return errors.New("worker: an adapter runs once")

@@ -436,7 +436,7 @@ func newFinishPipeline(rdb redis.UniversalClient) *finishPipeline {
 	return p
 }
 
-// evalSha answers as the client'f own does. A call whose answer was lost is sent again, unless
+// evalSha answers as the client's own does. A call whose answer was lost is sent again, unless
 // took says that it took effect.
 func (p *finishPipeline) evalSha(ctx context.Context, sha string, keys []string, args []any, took func(context.Context) bool) *redis.Cmd {
 	const first = 3

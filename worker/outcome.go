@@ -31,7 +31,8 @@ func withAttempt(ctx context.Context, t *attempt) context.Context {
 
 // Adjust corrects what the running attempt has paid, from its handler after the
 // work: the actual cost of the rules whose cost the policy takes from the task, or
-// of the rules that are named. 0 gives all of it back; what is more than the limit
+// of the rules that are named. It is in permits, from 0 to 2^40; another number is throttle.ErrInvalidCost,
+// and a name that is no rule of the policy throttle.ErrInvalidConfig. 0 gives all of it back; what is more than the limit
 // holds uses it up (leaky, smooth and warmup owe the rest, too). To adjust to the
 // same again does nothing.
 // After throttle.ErrUnavailable it may have been done: adjust again. Outside of a
@@ -210,11 +211,11 @@ func RetryAt(err error, t time.Time) error { return RetryAfter(err, time.Until(t
 
 // RetryAfterFrom reads how long an HTTP answer asks to wait: its
 // Retry-After, in seconds or as a date, the latter by the answer's own Date when it
-// has one. It is at most most, which is at most [RetryAfterMax] and defaults to that;
+// has one. A date in the past is 0. The result is limit at most, which is at most [RetryAfterMax] and defaults to that;
 // ok is false without one, or when it can't be read.
-func RetryAfterFrom(resp *http.Response, most time.Duration) (d time.Duration, ok bool) {
-	if most <= 0 || most > RetryAfterMax {
-		most = RetryAfterMax
+func RetryAfterFrom(resp *http.Response, limit time.Duration) (d time.Duration, ok bool) {
+	if limit <= 0 || limit > RetryAfterMax {
+		limit = RetryAfterMax
 	}
 	text := strings.TrimSpace(resp.Header.Get("Retry-After"))
 	if text == "" {
@@ -222,8 +223,8 @@ func RetryAfterFrom(resp *http.Response, most time.Duration) (d time.Duration, o
 	}
 	if strings.Trim(text, "0123456789") == "" {
 		seconds, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || seconds > int64(most/time.Second) {
-			return most, true // more digits than a number has are a long time too
+		if err != nil || seconds > int64(limit/time.Second) {
+			return limit, true // more digits than a number has are a long time too
 		}
 		return time.Duration(seconds) * time.Second, true
 	}
@@ -235,7 +236,7 @@ func RetryAfterFrom(resp *http.Response, most time.Duration) (d time.Duration, o
 	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
 		now = date
 	}
-	return min(max(0, at.Sub(now)), most), true
+	return min(max(0, at.Sub(now)), limit), true
 }
 
 // postpone closes the key and defers the task until it opens. When the task was postponed

@@ -110,7 +110,8 @@ func (p *Pool) Run(ctx context.Context) error {
 	return nil
 }
 
-// Start starts the pool and returns; Run is Start, a wait, and Shutdown.
+// Start starts the pool and returns; Run is Start, a wait, and Shutdown. The context is for the start only: Shutdown ends the pool.
+// Start heeds no signals. Its errors are those of Run.
 func (p *Pool) Start(ctx context.Context) error {
 	if err := p.adapter.awaitRedis(ctx); err != nil { // without the lock, so that Shutdown can end it
 		return err

@@ -33,7 +33,7 @@ type Stats struct {
 	Hidden     int64 // deferred tasks whose middleware told asynq something else
 	Archived   int64 // throttled tasks that asynq archived all the same: it is not the asynq that is known
 	Bypassed   int64 // tasks with a policy that ended and whose limits were not asked: Adapter.Handler is not around their handler
-	Finished   int64 // redeliveries of tasks that had finished here while Redis was away
+	Finished   int64 // not all tasks that finished: tasks that came again and did not run again, because they had finished here while Redis was away
 
 	// Lateness is how late tasks that waited were started: counted from the promised instant, or from
 	// when the ledger admits the task, if that is later. It is of the last 8192 of them.

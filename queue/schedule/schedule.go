@@ -104,7 +104,7 @@ const (
 )
 
 // New returns a schedule of entries, to which those of cfg.File are
-// added. It enqueues through client, whose policies its tasks are held against.
+// added. It enqueues through client, by whose policies its tasks are checked.
 // The error has all that is wrong with the entries, joined: each fault is an
 // [*EntryError], or a [*FileError] in the file. New does not ask Redis. It
 // panics when client is nil.
