@@ -53,7 +53,8 @@ var ErrInvalidCursor = errors.New("inspect: invalid cursor")
 //     queue, the first to come first.
 //
 // Each answer is as of one moment and costs O(log n) in what waits; a page costs that
-// and its length, 250 at most. Only [Inspector.OnKey], [Inspector.CancelKey] and [Inspector.FrontKey] read all that waits on a queue. What moves while it is listed may be missed or
+// and its length, 250 at most. Only [Inspector.OnKey], [Inspector.CancelKey] and
+// [Inspector.FrontKey] read all that waits on a queue. What moves while it is listed may be missed or
 // come twice.
 //
 // Keys are given in clear; an Inspector finds them also where a Secret hides them. What it
