@@ -213,111 +213,119 @@ const moveTogether = 64
 
 // MoveAll moves slots with their keys from one node to another, while both serve them.
 func (c *Cluster) MoveAll(ctx context.Context, slots []int, from, to *Process) error {
-	m, err := newMove(ctx, from, to)
-	if err != nil {
-		return err
-	}
-	defer m.close()
 	for some := range slices.Chunk(slots, moveTogether) {
-		if err := m.keys(ctx, some); err != nil {
-			return err
-		}
-		// A message that the source sent before it gave the slots up still claims them. The target
-		// must know the epoch of the source by then: it gives a slot to who claims it with a
-		// greater epoch than its own, and then nobody has it.
-		if err := heardOf(ctx, to, from); err != nil {
-			return err
-		}
-		// Others hear of it in time, and until then send clients to the wrong node.
-		shards, err := c.Shards(ctx)
+		m, err := c.BeginMove(ctx, some, from, to)
 		if err != nil {
 			return err
 		}
-		errs := []error{setSlots(ctx, m.target, some, "node", m.targetID)}
-		for _, s := range shards {
-			if s.Master != to {
-				other := client(s.Master.Addr())
-				errs = append(errs, setSlots(ctx, other, some, "node", m.targetID))
-				_ = other.Close()
-			}
+		if err := m.MoveKeys(ctx, func(string) bool { return true }); err != nil {
+			return err
 		}
-		if err := errors.Join(errs...); err != nil {
+		if err := m.End(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// move is a move of slots from a source to a target.
-type move struct {
-	source, target     *redis.Client
-	sourceID, targetID string
-	host, port         string // of the target
+// Migration is slots on their way from one node to another. See [Cluster.BeginMove].
+type Migration struct {
+	cluster  *Cluster
+	slots    []int
+	from, to *Process
+	targetID string
 }
 
-func newMove(ctx context.Context, from, to *Process) (*move, error) {
-	host, port, err := net.SplitHostPort(to.Addr())
+// BeginMove lets slots begin to move to another node. From now on the source sends calls about keys that it does not have to the
+// target. The keys move with [Migration.MoveKeys], and the slots themselves with [Migration.End].
+func (c *Cluster) BeginMove(ctx context.Context, slots []int, from, to *Process) (*Migration, error) {
+	sourceID, err := ask(from.Addr(), "cluster myid")
 	if err != nil {
-		return nil, fmt.Errorf("redisserver: %w", err)
+		return nil, err
 	}
-	m := &move{source: client(from.Addr()), target: client(to.Addr()), host: host, port: port}
-	m.sourceID, err = m.source.Do(ctx, "cluster", "myid").Text()
-	if err == nil {
-		m.targetID, err = m.target.Do(ctx, "cluster", "myid").Text()
-	}
+	targetID, err := ask(to.Addr(), "cluster myid")
 	if err != nil {
-		m.close()
-		return nil, fmt.Errorf("redisserver: %w", err)
+		return nil, err
 	}
-	return m, nil
+	// The source first: when it does not have a slot any more, nothing has been changed at the target.
+	if err := setSlots(ctx, from, slots, "migrating", targetID); err != nil {
+		return nil, errors.Join(err, setSlots(ctx, from, slots, "stable"))
+	}
+	if err := setSlots(ctx, to, slots, "importing", sourceID); err != nil {
+		return nil, errors.Join(err, setSlots(ctx, from, slots, "stable"))
+	}
+	return &Migration{c, slots, from, to, targetID}, nil
 }
 
-func (m *move) close() {
-	_ = m.source.Close()
-	_ = m.target.Close()
-}
-
-// keys moves the keys of some slots. After that both nodes take each of the slots for one that moves.
-func (m *move) keys(ctx context.Context, slots []int) error {
-	// The source first: when it does not have a slot any more, nothing has been changed.
-	if err := setSlots(ctx, m.source, slots, "migrating", m.targetID); err != nil {
-		return errors.Join(err, setSlots(ctx, m.source, slots, "stable"))
+// MoveKeys moves the keys of the slots for which which says so, as long as the source has any of them.
+func (m *Migration) MoveKeys(ctx context.Context, which func(key string) bool) error {
+	source, target := client(m.from.Addr()), client(m.to.Addr())
+	defer source.Close()
+	defer target.Close()
+	host, port, err := net.SplitHostPort(m.to.Addr())
+	if err != nil {
+		return err
 	}
-	if err := setSlots(ctx, m.target, slots, "importing", m.sourceID); err != nil {
-		return errors.Join(err, setSlots(ctx, m.source, slots, "stable"))
-	}
-	for len(slots) > 0 {
-		pipe := m.source.Pipeline()
-		found := make([]*redis.StringSliceCmd, len(slots))
-		for i, slot := range slots {
-			found[i] = pipe.ClusterGetKeysInSlot(ctx, slot, 100)
+	left := m.slots
+	for most := 100; len(left) > 0; most *= 2 { // the first keys may be those that stay
+		pipe := source.Pipeline()
+		found := make([]*redis.StringSliceCmd, len(left))
+		for i, slot := range left {
+			found[i] = pipe.ClusterGetKeysInSlot(ctx, slot, most)
 		}
 		if _, err := pipe.Exec(ctx); err != nil {
 			return fmt.Errorf("redisserver: %w", err)
 		}
-		var left []int
-		for i, slot := range slots {
+		var more []int
+		for i, slot := range left {
 			keys := found[i].Val()
+			if len(keys) == most {
+				more = append(more, slot)
+			}
+			keys = slices.DeleteFunc(keys, func(key string) bool { return !which(key) })
 			if len(keys) == 0 {
 				continue
 			}
-			left = append(left, slot)
-			args := []any{"migrate", m.host, m.port, "", 0, 5000, "keys"}
+			args := []any{"migrate", host, port, "", 0, 5000, "keys"}
 			for _, key := range keys {
 				args = append(args, key)
 			}
-			if err := m.source.Do(ctx, args...).Err(); err != nil {
-				return fmt.Errorf("redisserver: %w%s", err, onBoth(ctx, m.source, m.target, keys))
+			if err := source.Do(ctx, args...).Err(); err != nil {
+				return fmt.Errorf("redisserver: %w%s", err, onBoth(ctx, source, target, keys))
 			}
 		}
-		slots = left
+		left = more
 	}
 	return nil
 }
 
+// End gives the slots to the target. The source must have none of their keys any more.
+func (m *Migration) End(ctx context.Context) error {
+	// A message that the source sent before it gave the slots up still claims them. The target
+	// must know the epoch of the source by then: it gives a slot to who claims it with a
+	// greater epoch than its own, and then nobody has it.
+	if err := heardOf(ctx, m.to, m.from); err != nil {
+		return err
+	}
+	// Others hear of it in time, and until then send clients to the wrong node.
+	shards, err := m.cluster.Shards(ctx)
+	if err != nil {
+		return err
+	}
+	errs := []error{setSlots(ctx, m.to, m.slots, "node", m.targetID)}
+	for _, s := range shards {
+		if s.Master != m.to {
+			errs = append(errs, setSlots(ctx, s.Master, m.slots, "node", m.targetID))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // setSlots tells a node the same of some slots.
-func setSlots(ctx context.Context, node *redis.Client, slots []int, what ...any) error {
-	pipe := node.Pipeline()
+func setSlots(ctx context.Context, node *Process, slots []int, what ...any) error {
+	rdb := client(node.Addr())
+	defer rdb.Close()
+	pipe := rdb.Pipeline()
 	for _, slot := range slots {
 		pipe.Do(ctx, append([]any{"cluster", "setslot", slot}, what...)...)
 	}

@@ -45,6 +45,15 @@ func StartReplicated(tb testing.TB, masters int) (rdb *redis.ClusterClient, node
 	return rdb, servers(tb, c.Masters), servers(tb, c.Replicas)
 }
 
+// Cluster moves slots, or leaves them unserved, see [redisserver.Cluster].
+type Cluster = redisserver.Cluster
+
+// StartMovable is [StartCluster] for a test that moves slots, or leaves them unserved.
+func StartMovable(tb testing.TB, masters int) (*redis.ClusterClient, *Cluster) {
+	tb.Helper()
+	return launchCluster(tb, masters, false)
+}
+
 func launchCluster(tb testing.TB, masters int, replicated bool) (*redis.ClusterClient, *redisserver.Cluster) {
 	tb.Helper()
 	if addr := os.Getenv(serverEnv); addr != "" {
