@@ -107,14 +107,14 @@ func (c *crew) clear() {
 	}
 }
 
-// struck says whether a process was killed or stood still so soon after an instant that it may
-// not have noted what it did then: that may be done again.
-func (c *crew) struck(number int, at time.Time) bool {
+// struck says whether a process was killed or stood still after it did something, and before Redis had noted it for sure:
+// that may be done again.
+func (c *crew) struck(number int, at, noted time.Time) bool {
 	if number < 1 || number > len(c.processes) {
 		return false
 	}
 	p := c.processes[number-1]
-	soon := func(from, to time.Time) bool { return from.Before(at.Add(notesWithin)) && to.After(at) }
+	soon := func(from, to time.Time) bool { return from.Before(noted) && to.After(at) }
 	return !p.killed.IsZero() && soon(p.killed, p.killed.Add(time.Second)) ||
 		slices.ContainsFunc(p.stood, func(s [2]time.Time) bool { return soon(s[0], s[1]) })
 }

@@ -231,7 +231,7 @@ func strikeWorkers(_ context.Context, r *run) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	switch r.random.IntN(3) {
+	switch r.kind(3) {
 	case 0:
 		p.kill()
 		return workerKilled, r.crew.start()
@@ -280,10 +280,16 @@ func restartInRewrite(ctx context.Context, r *run) (string, error) {
 	return "Redis killed in a rewrite", err
 }
 
+// networkKinds and serverKinds are how many ways there are to strike.
+const (
+	networkKinds = 6
+	serverKinds  = 8
+)
+
 func strikeNetwork(ctx context.Context, r *run) (string, error) {
 	p := r.system.proxy
 	what := ""
-	switch r.random.IntN(6) {
+	switch r.kind(networkKinds) {
 	case 0:
 		what = latency
 		for range 20 {
@@ -367,7 +373,7 @@ func strikeServer(ctx context.Context, r *run) (string, error) {
 	rdb := redis.NewClient(&redis.Options{Addr: r.system.one.Addr()})
 	defer rdb.Close()
 	do := func(args ...any) error { return rdb.Do(ctx, args...).Err() }
-	switch r.random.IntN(8) {
+	switch r.kind(serverKinds) {
 	case 0:
 		err := do("config", "set", "maxmemory", "1")
 		time.Sleep(time.Second)
@@ -401,7 +407,7 @@ func unlessBusy(err error) error {
 // randomJump is by how much a clock jumps, and what that is called.
 func randomJump(r *run) (ahead time.Duration, what string) {
 	ahead = time.Second + r.upTo(3*time.Second)
-	if r.random.IntN(2) == 0 {
+	if r.kind(2) == 0 {
 		return -ahead, clockBehind
 	}
 	return ahead, clockAhead

@@ -31,7 +31,14 @@ func short(t *testing.T, name string) Spec {
 	case "sentinel-partition":
 		f.strike = divide(4 * time.Second)
 	}
-	return Spec{Fault: f, For: 4 * time.Second, Drain: 3 * time.Minute, Seed: 1, Workers: 2, Rate: 20, Dir: t.ArtifactDir(), Log: t.Logf, leaveOrphans: f.Forgets}
+	turns, lasts := 1, 4*time.Second
+	switch name {
+	case "network":
+		turns, lasts = networkKinds, 12*time.Second
+	case "server":
+		turns, lasts = serverKinds, 8*time.Second
+	}
+	return Spec{Fault: f, For: lasts, turns: turns, Drain: 3 * time.Minute, Seed: 1, Workers: 2, Rate: 20, Dir: t.ArtifactDir(), Log: t.Logf, leaveOrphans: f.Forgets}
 }
 
 func stopOrHoldWorker(_ context.Context, r *run) (string, error) {
@@ -72,6 +79,9 @@ func TestFaults(t *testing.T) {
 			if r.struck() == 0 || r.Sent == 0 {
 				t.Errorf("%d strikes, %d sent", r.struck(), r.Sent)
 			}
+			if want := map[string]int{"network": networkKinds, "server": serverKinds}[f.Name]; len(r.Strikes) < want {
+				t.Errorf("it was struck in these ways: %v, want %d", r.Strikes, want)
+			}
 			if strings.HasSuffix(f.Name, "deploy") {
 				checkReleases(t, r)
 			}
@@ -111,7 +121,7 @@ func TestMessagesAreCounted(t *testing.T) {
 	r := &run{
 		spec: Spec{Fault: Fault{Name: "restart-always"}, Rate: 1, For: 30 * time.Second}, began: began,
 		crew:    &crew{processes: []*process{{killed: at(1.5)}, {stood: [][2]time.Time{{at(2), at(3)}}}}},
-		strikes: []Strike{{What: "Redis killed", From: at(15), To: at(16)}, {What: bgSave, From: at(25), To: at(26)}},
+		strikes: []Strike{{What: "Redis killed", From: at(15), To: at(16), Forgot: true}, {What: bgSave, From: at(25), To: at(26)}},
 		accepted: map[string]time.Time{
 			"c1": at(0), "c2": at(0), "c3": at(0), "c4": at(0), "c5": at(0), "c6": at(14), "c7": at(1), "b1": {}, "b2": {},
 		},
@@ -143,7 +153,7 @@ func TestMessagesAreCounted(t *testing.T) {
 func TestRepeatAfterASnapshot(t *testing.T) {
 	t.Parallel()
 	struck := time.Unix(1e9, 0)
-	r := &run{crew: &crew{processes: []*process{{}}}, strikes: []Strike{{What: "Redis killed", From: struck, To: struck.Add(time.Second)}}}
+	r := &run{crew: &crew{processes: []*process{{}}}, strikes: []Strike{{What: "Redis killed", From: struck, To: struck.Add(time.Second), Forgot: true}}}
 	for lag, want := range map[time.Duration]time.Duration{0: notesWithin, 4 * time.Second: 4 * time.Second} {
 		r.spec.Fault.lag = lag
 		before := func(d time.Duration) e2e.Arrival {
@@ -152,6 +162,59 @@ func TestRepeatAfterASnapshot(t *testing.T) {
 		if !r.mayRepeat(before(want-time.Millisecond)) || r.mayRepeat(before(want)) {
 			t.Errorf("with a lag of %v a message may not come again up to %v after it was sent", lag, want)
 		}
+	}
+}
+
+// Where Redis forgets nothing, a message may come again only when its sender was killed or stood still before Redis can have heard
+// that it was sent.
+func TestRepeatWhereRedisForgetsNothing(t *testing.T) {
+	t.Parallel()
+	at := func(s float64) time.Time { return time.Unix(1e9, 0).Add(time.Duration(s * float64(time.Second))) }
+	lives, killed := &process{}, &process{killed: at(19)}
+	r := &run{crew: &crew{processes: []*process{lives, killed}}, strikes: []Strike{{What: "silence", From: at(10), To: at(18)}}}
+	for _, c := range []struct {
+		sender int
+		sent   float64
+		want   bool
+	}{
+		{1, 9.5, false}, {1, 12, false}, // its sender tells Redis when it answers
+		{2, 9.5, true}, {2, 12, true}, // it was killed before that
+		{2, 7.5, false}, // Redis had heard of it
+		{2, 18, true}, {2, 19.5, false},
+	} {
+		if got := r.mayRepeat(e2e.Arrival{ArrivedUs: at(c.sent).UnixMicro(), Sender: c.sender}); got != c.want {
+			t.Errorf("a message of process %d at %v s may come again: %v, want %v", c.sender, c.sent, got, c.want)
+		}
+	}
+}
+
+// A grant that was acted on too late is seen by when its message came, and so is a breach among what came clear of strikes.
+func TestOldGrantsAreFound(t *testing.T) {
+	t.Parallel()
+	at := func(s float64) int64 { return 1e15 + int64(s*1e6) }
+	judged, err := readPolicies(usualPolicies("1/2s", 100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stood := [][2]time.Time{{time.UnixMicro(at(20.1)), time.UnixMicro(at(21.4))}}
+	r := &run{
+		judged: judged, crew: &crew{processes: []*process{{}, {stood: stood}}},
+		strikes: []Strike{{From: time.UnixMicro(at(40)), To: time.UnixMicro(at(41)), Forgot: true}},
+	}
+	arrival := func(granted, came float64, sender int) e2e.Arrival {
+		return e2e.Arrival{ID: "c", Key: "k", GrantedUs: at(granted), ArrivedUs: at(came), Sender: sender, Charges: []e2e.Charge{{Rule: "phone", Key: "k", Cost: 1}}}
+	}
+	arrivals := []e2e.Arrival{
+		arrival(0, 1.1, 1), arrival(10, 11.3, 1), // the slack is 200 ms, and a message is on its way for a second at most
+		arrival(20, 21.5, 2),                   // it stood still
+		arrival(30, 30, 1), arrival(31, 31, 1), // too near to each other
+		arrival(40, 40, 1), arrival(41, 41, 1), // near the strike
+	}
+	if old, p99 := r.ages(arrivals, judged[0].Rules); old != 1 || p99 != 1500*time.Millisecond {
+		t.Errorf("%d grants were too old, p99 %v, want the one at 10 s, and 1.5 s", old, p99)
+	}
+	if over := r.clearAtGateway(arrivals, 2*time.Second); over != 1 {
+		t.Errorf("%d over a limit clear of the strike, want the one at 31 s", over)
 	}
 }
 
@@ -227,7 +290,7 @@ func TestNothingJudgedFails(t *testing.T) {
 		fails  bool
 	}{
 		{Report{For: time.Minute, Clear: Clear{Sendings: 0.1, Messages: 0.1, Grants: 0.1}}, false},
-		{Report{For: time.Minute, Clear: Clear{Sendings: 0, Messages: 1, Grants: 1}}, true},
+		{Report{For: time.Minute, Clear: Clear{Sendings: 0.09, Messages: 1, Grants: 1}}, true},
 		{Report{For: time.Minute, Clear: Clear{Sendings: 1, Messages: 0, Grants: 1}}, true},
 		{Report{For: time.Minute, Clear: Clear{Sendings: 1, Messages: 1, Grants: 0}}, true},
 		{Report{For: time.Minute, ForgetsAll: true, Clear: Clear{Sendings: 1, Messages: 0, Grants: 1}}, false},
@@ -248,7 +311,7 @@ func TestGrantsAreCounted(t *testing.T) {
 	if _, p99 := lateness(grants); p99 != 100*time.Millisecond {
 		t.Errorf("the 99th percentile of lateness is %v, want 100 ms", p99)
 	}
-	r := &run{strikes: []Strike{{What: "a", From: time.UnixMicro(1e15 + 6e6), To: time.UnixMicro(1e15 + 7e6)}}}
+	r := &run{strikes: []Strike{{What: "a", From: time.UnixMicro(1e15 + 6e6), To: time.UnixMicro(1e15 + 7e6), Forgot: true}}}
 	if far := r.clearOfStrikes([]e2e.Grant{{GrantedUs: 1e15}, {GrantedUs: 1e15 + 5e6}, {GrantedUs: 1e15 + 10e6}, {GrantedUs: 1e15 + 12e6}}, 2*time.Second); len(far) != 2 {
 		t.Errorf("%d grants are clear of the strike, want the first and the last", len(far))
 	}
@@ -256,15 +319,15 @@ func TestGrantsAreCounted(t *testing.T) {
 
 func TestFailed(t *testing.T) {
 	t.Parallel()
-	bad := Report{Fault: "f", Lost: 1, LostClear: 7, Unexplained: 2, Early: 8, Left: 3, Archived: 4, AtGateway: 5, Breaches: map[string]int{"phone": 6}, OverClear: 9, OverTwice: 10}
-	always := "f: 2 sent again without a cause\nf: 8 sent before they were granted\nf: 4 archived\nf: 3 left in the queue\n"
+	bad := Report{Fault: "f", Lost: 1, LostClear: 7, Unexplained: 2, Early: 8, Left: 3, Archived: 4, Old: 12, AtGateway: 5, AtGatewayClear: 11, Breaches: map[string]int{"phone": 6}, OverClear: 9, OverTwice: 10}
+	always := "f: 2 sent again without a cause\nf: 8 sent before they were granted\nf: 12 sent under a grant that was too old\nf: 4 archived\nf: 3 left in the queue\n"
 	const over = "\nf: 6 over a limit\nf: 5 over a limit by the gateway's clock"
 	for _, c := range []struct {
 		forgets, keeps bool
 		want           string
 	}{
 		{false, false, always + "f: 1 lost" + over},
-		{true, false, always + "f: 7 lost with no strike near\nf: 9 over a limit with no strike near\nf: 10 over twice a limit"},
+		{true, false, always + "f: 7 lost with no strike near\nf: 9 over a limit with no strike near\nf: 10 over twice a limit\nf: 11 over a limit by the gateway's clock, with no strike near"},
 		{true, true, always + "f: 7 lost with no strike near" + over},
 	} {
 		bad.Forgets, bad.Keeps = c.forgets, c.keeps
@@ -272,7 +335,7 @@ func TestFailed(t *testing.T) {
 			t.Errorf("a fault that forgets (%v) and keeps limits (%v) failed for\n%s\nwant\n%s", c.forgets, c.keeps, got, c.want)
 		}
 	}
-	if err := (Report{Again: 3, Unused: 1, Moves: true, Early: 1, AtGateway: 1}).Failed(); err != nil {
+	if err := (Report{Again: 3, Unused: 1, Moves: true, Early: 1, Old: 1, AtGateway: 1}).Failed(); err != nil {
 		t.Errorf("Failed = %v, want nil", err)
 	}
 }
@@ -320,7 +383,7 @@ func TestWriteTable(t *testing.T) {
 			if err := errors.Join(CheckTable(path), WriteTable(path, all)); err != nil {
 				t.Error(err)
 			}
-			if got := read(path); strings.Count(got, "| `workers` | 4m | 3 | 4 | 0 | 0 | 0 | 5 | 50 / 100 / 25 % | 46 % | 0s / 0s |\n") != 1 || strings.Contains(got, "old") {
+			if got := read(path); strings.Count(got, "| `workers` (failed) | 4m | 3 | 4 | 0 | 0 | 0 | 5 | 50 / 100 / 25 % | 46 % | 0s / 0s |\n") != 1 || strings.Contains(got, "old") {
 				t.Errorf("%s is\n%s", path, got)
 			}
 		}

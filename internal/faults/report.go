@@ -61,7 +61,11 @@ type Report struct {
 	OverClear   int            `json:"over_clear"` // of these, such that no strike was near: a window and some seconds
 	OverTwice   int            `json:"over_twice"` // of these, above twice the limit: what Redis forgets once can't cost more
 	AtGateway   int            `json:"at_gateway"`
-	Unused      int            `json:"unused"` // grants of which nothing came to the gateway
+	// AtGatewayClear are breaches by the gateway's clock among the messages with no strike near.
+	AtGatewayClear int           `json:"at_gateway_clear"`
+	Old            int           `json:"old"`    // sendings under a grant that was too old, by a process that did not stand still
+	Age            time.Duration `json:"age_ns"` // of a grant when its message came, p99
+	Unused         int           `json:"unused"` // grants of which nothing came to the gateway
 
 	Postponed int `json:"postponed,omitempty"` // by the gateway of a soak, with a Retry-After
 	Failures  int `json:"failures,omitempty"`  // that it answered with 503
@@ -86,8 +90,11 @@ type Clear struct {
 	Grants   float64 `json:"grants"`   // that may not break a limit, whatever Redis forgets
 }
 
-// longEnough is the load from which on a part of the run must be clear of strikes.
-const longEnough = time.Minute
+// longEnough is the load from which on a part of the run must be clear of strikes, clearEnough how large a part.
+const (
+	longEnough  = time.Minute
+	clearEnough = 0.1
+)
 
 // Failed says what must not be, by the guarantees: nothing is lost, sent twice without a cause,
 // or over a limit, unless Redis itself forgets. What can be forgotten counts only clear of strikes, and a part of the run must be so.
@@ -101,6 +108,7 @@ func (r Report) Failed() error {
 	bad(r.Unexplained, "sent again without a cause")
 	if !r.Moves {
 		bad(r.Early, "sent before they were granted")
+		bad(r.Old, "sent under a grant that was too old")
 	}
 	bad(r.Archived, "archived")
 	bad(r.Left, "left in the queue")
@@ -112,14 +120,15 @@ func (r Report) Failed() error {
 	if r.Forgets && !r.Keeps {
 		bad(r.OverClear, "over a limit with no strike near")
 		bad(r.OverTwice, "over twice a limit")
+		bad(r.AtGatewayClear, "over a limit by the gateway's clock, with no strike near")
 	} else {
 		bad(r.broken(), "over a limit")
 		if !r.Moves {
 			bad(r.AtGateway, "over a limit by the gateway's clock")
 		}
 	}
-	if c := r.Clear; r.For >= longEnough && (c.Sendings == 0 || c.Messages == 0 && !r.ForgetsAll || c.Grants == 0) {
-		errs = append(errs, fmt.Errorf("%s: strikes were near all the time, so nothing was judged: %+v", r.Fault, c))
+	if c := r.Clear; r.For >= longEnough && (min(c.Sendings, c.Grants) < clearEnough || c.Messages < clearEnough && !r.ForgetsAll) {
+		errs = append(errs, fmt.Errorf("%s: strikes were near too much of the time, so too little was judged: %+v", r.Fault, c))
 	}
 	if r.Leaks != nil {
 		for _, leak := range r.Leaks.found() {
@@ -157,7 +166,7 @@ func (r Report) struck() int {
 func (r *run) judge(ctx context.Context) (Report, error) {
 	s := r.spec
 	rep := Report{
-		Fault: s.Fault.Name, About: s.Fault.About, Forgets: s.Fault.Forgets || r.forgot, ForgetsAll: s.Fault.ForgetsAll,
+		Fault: s.Fault.Name, About: s.Fault.About, Forgets: slices.ContainsFunc(r.strikes, forgot), ForgetsAll: s.Fault.ForgetsAll,
 		Keeps: s.Fault.KeepsLimits, Moves: s.Fault.MovesClock,
 		System: r.system.about, Server: r.system.version(ctx),
 		Seed: s.Seed, For: s.For, Workers: s.Workers, Others: s.Others, Rate: s.Rate, Refused: r.refused,
@@ -190,6 +199,8 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 	}
 	stats := r.gateway.Stats()
 	rep.AtGateway += stats.Breaches
+	rep.AtGatewayClear = r.clearAtGateway(arrivals, longestWindow(rules))
+	rep.Old, rep.Age = r.ages(arrivals, rules)
 	rep.Early = stats.Early
 	if stats.Faults != nil {
 		rep.Postponed, rep.Failures = stats.Faults.TooMany, stats.Faults.Unavailable
@@ -210,6 +221,8 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 	rep.Leaks = r.leaks
 	return rep, nil
 }
+
+func forgot(s Strike) bool { return s.Forgot }
 
 // rules are those of all policies by which the run is judged, each once.
 func (r *run) rules() []queue.Rule {
@@ -266,7 +279,17 @@ const lagDefault = 2 * time.Second
 // nearStrike says whether Redis may have forgotten what it answered at an instant. What is forgotten counts for a window.
 func (r *run) nearStrike(at time.Time, window time.Duration) bool {
 	lag := cmp.Or(r.spec.Fault.lag, lagDefault)
-	return slices.ContainsFunc(r.strikes, func(s Strike) bool { return at.After(s.From.Add(-lag)) && at.Before(s.To.Add(window+lag)) })
+	return slices.ContainsFunc(r.strikes, func(s Strike) bool {
+		return s.Forgot && at.After(s.From.Add(-lag)) && at.Before(s.To.Add(window+lag))
+	})
+}
+
+// mustBeThere says that a message that was accepted at an instant may not be lost, whatever Redis forgot.
+func (r *run) mustBeThere(at time.Time) bool {
+	if r.nearStrike(at, 0) {
+		return false
+	}
+	return !r.spec.Fault.ForgetsAll || !slices.ContainsFunc(r.strikes, func(s Strike) bool { return at.Before(s.To) })
 }
 
 // leftover is what is in the queue at the end.
@@ -338,7 +361,7 @@ func (r *run) messages(rep *Report, arrivals []e2e.Arrival, left map[string]bool
 	rep.Accepted = len(r.accepted)
 	lost, messages := 0, 0
 	for id, at := range r.accepted {
-		mustBeThere := !rep.Forgets || !rep.ForgetsAll && !r.nearStrike(at, 0)
+		mustBeThere := r.mustBeThere(at)
 		if mustBeThere {
 			messages++
 		}
@@ -347,6 +370,9 @@ func (r *run) messages(rep *Report, arrivals []e2e.Arrival, left map[string]bool
 			continue
 		}
 		if left[id] {
+			if strings.HasPrefix(id, tickPrefix) { // the schedule goes on, and only its later ticks may wait
+				rep.Left++
+			}
 			continue
 		}
 		lost++
@@ -370,14 +396,31 @@ func (r *run) acceptTicks() {
 	}
 }
 
-// mayRepeat says whether a message may be sent once more: its sender was killed or stood
-// still, or Redis was struck, before it had heard that the message was sent, or had it in the file from which it begins again.
+// mayRepeat says whether a message may be sent once more. Redis may have forgotten that it was sent: it was struck before a replica, or the
+// file from which it begins again, had heard of it. Or its sender was killed or stood still before Redis had heard of it; while Redis is
+// struck that takes longer.
 func (r *run) mayRepeat(before e2e.Arrival) bool {
 	at := time.UnixMicro(before.ArrivedUs)
-	return r.crew.struck(before.Sender, at) || slices.ContainsFunc(r.strikes, func(s Strike) bool {
-		atRedis := !s.AtWorkers && !slices.Contains(losesNoReply, s.What)
-		return atRedis && s.From.Before(at.Add(max(notesWithin, r.spec.Fault.lag))) && s.To.After(at.Add(-time.Second))
-	})
+	noted := at.Add(notesWithin)
+	for _, s := range r.strikes {
+		if s.AtWorkers || slices.Contains(losesNoReply, s.What) || s.To.Before(at.Add(-time.Second)) {
+			continue
+		}
+		if s.Forgot && s.From.Before(at.Add(max(notesWithin, r.spec.Fault.lag))) {
+			return true
+		}
+		if s.From.Before(noted) {
+			noted = later(noted, s.To.Add(notesWithin))
+		}
+	}
+	return r.crew.struck(before.Sender, at, noted)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // afterStrike is how long after a strike a stall is put down to it.
@@ -468,6 +511,39 @@ func unused(grants []e2e.Grant, arrivals []e2e.Arrival) int {
 	return n
 }
 
+// clearAtGateway counts the breaches by the gateway's clock among what came with no strike near.
+func (r *run) clearAtGateway(arrivals []e2e.Arrival, window time.Duration) int {
+	far := slices.DeleteFunc(slices.Clone(arrivals), func(a e2e.Arrival) bool { return r.nearStrike(time.UnixMicro(a.GrantedUs), window) })
+	over := 0
+	for _, p := range r.judged {
+		over += e2e.ReplayArrivals(far, p).Breaches
+	}
+	return over
+}
+
+// onItsWay is how long a message may be on its way to the gateway, on a machine that is busy.
+const onItsWay = time.Second
+
+// ages looks how old grants were when their messages came. A handler may begin up to a tenth of the window after its grant. What came
+// later than that, and than a message may be on its way, was sent under an old grant, unless its sender stood still just then.
+func (r *run) ages(arrivals []e2e.Arrival, rules []queue.Rule) (old int, p99 time.Duration) {
+	slack := time.Second
+	for _, rule := range rules {
+		slack = min(slack, max(rule.Limit.Window()/10, 50*time.Millisecond))
+	}
+	var ages []time.Duration
+	for _, a := range arrivals {
+		came := time.UnixMicro(a.ArrivedUs)
+		age := came.Sub(time.UnixMicro(a.GrantedUs))
+		ages = append(ages, age)
+		if age > slack+onItsWay && !r.crew.struck(a.Sender, came.Add(-age), came) {
+			old++
+		}
+	}
+	slices.Sort(ages)
+	return old, percentile(ages, 99)
+}
+
 // lateness is how much later than promised grants were given.
 func lateness(grants []e2e.Grant) (p50, p99 time.Duration) {
 	var late []time.Duration
@@ -504,9 +580,11 @@ func (r Report) Print(w io.Writer) error {
 	line("lost", "%d, %d of them with no strike near", r.Lost, r.LostClear)
 	line("sent again", "%d, %d of them without a cause", r.Again, r.Unexplained)
 	line("left", "%d in the queue, %d archived", r.Left, r.Archived)
-	line("over a limit", "%s by the grants, %d of them with no strike near, %d of them over twice the limit; %d by the gateway's clock",
-		cmp.Or(counts(r.Breaches), "0"), r.OverClear, r.OverTwice, r.AtGateway)
+	line("over a limit", "%s by the grants, %d of them with no strike near, %d of them over twice the limit",
+		cmp.Or(counts(r.Breaches), "0"), r.OverClear, r.OverTwice)
+	line("by the gateway", "%d over a limit, %d of them with no strike near", r.AtGateway, r.AtGatewayClear)
 	line("too early", "%d before their grants", r.Early)
+	line("age of a grant", "p99 %v when its message came; %d too old", r.Age, r.Old)
 	line("grants unused", "%d", r.Unused)
 	if r.Postponed+r.Failures > 0 {
 		line("refused", "%d postponed by the gateway, %d failed there", r.Postponed, r.Failures)
@@ -595,7 +673,11 @@ func table(all []Report) string {
 		" stall at a strike, p50 / worst |\n")
 	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, r := range all {
-		fmt.Fprintf(&b, "| `%s` | %v | %d | %d | %d | %d | %d | %d | %.0f / %.0f / %.0f %% | %.0f %% | %v / %v |\n", r.Fault, minutes(r.For), r.struck(),
+		failed := ""
+		if r.Failed() != nil {
+			failed = " (failed)"
+		}
+		fmt.Fprintf(&b, "| `%s`%s | %v | %d | %d | %d | %d | %d | %d | %.0f / %.0f / %.0f %% | %.0f %% | %v / %v |\n", r.Fault, failed, minutes(r.For), r.struck(),
 			r.Accepted, r.Lost, r.Again, r.Unexplained, r.over(), 100*r.Clear.Sendings, 100*r.Clear.Messages, 100*r.Clear.Grants,
 			100*r.Used, percentile(r.Stalls, 50), percentile(r.Stalls, 100))
 	}

@@ -38,6 +38,8 @@ type Spec struct {
 
 	keysGoWithin time.Duration // for tests: how long a soak waits for keys
 
+	turns int // for tests: the ways to strike come one after the other, and so many at least
+
 	// leaveOrphans is for tests: messages that were sent, and whose end Redis forgot, are left to asynq's
 	// recoverer. It would run them again after a minute or two.
 	leaveOrphans bool
@@ -59,7 +61,8 @@ type run struct {
 	began                   time.Time
 
 	strikes []Strike
-	forgot  bool     // a strike did not go by the recipe, and Redis may have forgotten
+	turn    int      // how many ways to strike were chosen in turn
+	forgot  bool     // the strike under way does not go by the recipe, and Redis may have forgotten
 	batches []string // their ids
 	unfed   int      // elements of batches that nobody enqueued in time
 	leaks   *Leaks   // of a soak
@@ -76,6 +79,7 @@ type Strike struct {
 	To   time.Time `json:"to"` // when it was healed
 
 	AtWorkers bool `json:"at_workers,omitempty"` // it touched no reply of Redis
+	Forgot    bool `json:"forgot,omitempty"`     // Redis may have forgotten what it had accepted just before
 }
 
 // ErrInterrupted says that a run was ended early, and so can't be judged.
@@ -202,7 +206,7 @@ func (r *run) play(ctx context.Context) error {
 	return err
 }
 
-// strikeUntil strikes at random until the load ends.
+// strikeUntil strikes at random until the load ends, and all ways to strike that a test wants have had their turn.
 func (r *run) strikeUntil(ctx, load context.Context) error {
 	kinds := r.spec.Fault.kinds()
 	if len(kinds) == 0 {
@@ -211,8 +215,12 @@ func (r *run) strikeUntil(ctx, load context.Context) error {
 	}
 	for {
 		pause := r.spec.Fault.every/2 + r.upTo(r.spec.Fault.every)
+		over := load.Done()
+		if len(r.strikes) < r.spec.turns {
+			over = ctx.Done()
+		}
 		select {
-		case <-load.Done():
+		case <-over:
 			return nil
 		case <-time.After(pause):
 		}
@@ -228,7 +236,8 @@ func (r *run) strikeUntil(ctx, load context.Context) error {
 		if err != nil {
 			return fmt.Errorf("a strike %v after the begin: %w", s.From.Sub(r.began).Round(time.Millisecond), err)
 		}
-		s.To = time.Now()
+		s.To, s.Forgot = time.Now(), r.spec.Fault.Forgets || r.forgot
+		r.forgot = false
 		r.strikes = append(r.strikes, s)
 		r.spec.Log("%6.1f s  %s, for %v", s.From.Sub(r.began).Seconds(), s.What, s.To.Sub(s.From).Round(time.Millisecond))
 	}
@@ -297,6 +306,15 @@ func (r *run) close() error {
 		errs = append(errs, r.system.close())
 	}
 	return errors.Join(errs...)
+}
+
+// kind is one of n ways to strike, at random, or in turn.
+func (r *run) kind(n int) int {
+	if r.spec.turns > 0 {
+		r.turn++
+		return (r.turn - 1) % n
+	}
+	return r.random.IntN(n)
 }
 
 // upTo is a time below most, at random.
