@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,5 +90,57 @@ func TestEnqueueWhileItsSlotMoves(t *testing.T) {
 	}
 	if info.Pending != n+5 {
 		t.Errorf("%d tasks are pending, want %d", info.Pending, n+5)
+	}
+}
+
+// Whatever happens to the slot of a queue, a task is enqueued, or Enqueue fails without a redirect in its error. Once it has
+// succeeded the task is there once.
+func TestEnqueueWhateverHappensToItsSlot(t *testing.T) {
+	t.Parallel()
+	// what stays are the tasks' own keys
+	for _, fault := range redistest.SlotFaults(func(key string) bool { return strings.Contains(key, ":t:") }) {
+		t.Run(fault.Name, func(t *testing.T) {
+			t.Parallel()
+			shared, cluster := redistest.StartMovable(t, 2)
+			client := newClient(t, fault.Client(t, shared))
+			enqueue := func(id string) error {
+				_, err := client.Enqueue(t.Context(), NewTask("t", nil), asynq.TaskID(id))
+				if errors.Is(err, asynq.ErrTaskIDConflict) { // the answer before was lost
+					return nil
+				}
+				return err
+			}
+			if err := enqueue("before"); err != nil {
+				t.Fatal(err)
+			}
+			leave := fault.Enter(t, cluster, "{default}")
+			began := time.Now()
+			done := make(chan error, 1)
+			go func() { done <- enqueue("after") }()
+			var err error
+			switch { // the fault lasts
+			case fault.Long:
+				err = <-done
+				done <- err
+			case !fault.Over:
+				time.Sleep(100 * time.Millisecond)
+			}
+			if err := leave(); err != nil {
+				t.Fatal(err)
+			}
+			lasted := time.Since(began)
+			if err = <-done; err != nil {
+				if fault.Over || fault.Moving && lasted < 500*time.Millisecond || redistest.RawRedirect.MatchString(err.Error()) {
+					t.Errorf("Enqueue = %v, the fault lasted for %v", err, lasted)
+				}
+				for end := time.Now().Add(30 * time.Second); err != nil && time.Now().Before(end); {
+					err = enqueue("after")
+				}
+			}
+			info, infoErr := asynq.NewInspectorFromRedisClient(shared).GetQueueInfo("default")
+			if err != nil || infoErr != nil || info.Pending != 2 {
+				t.Errorf("Enqueue = %v; %+v, %v, want two tasks pending", err, info, infoErr)
+			}
+		})
 	}
 }

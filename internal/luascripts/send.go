@@ -211,12 +211,8 @@ type sending struct {
 }
 
 // sendOne sends a call, and answers its command. It waits for a slot that moves.
-func sendOne(ctx context.Context, c redis.Scripter, call command) (cmd *redis.Cmd) {
-	_ = WhileSlotMoves(ctx, c, func() error {
-		cmd = sendOnce(ctx, c, call)
-		return cmd.Err()
-	})
-	return cmd
+func sendOne(ctx context.Context, c redis.Scripter, call command) *redis.Cmd {
+	return SendWhileSlotMoves(ctx, c, func() *redis.Cmd { return sendOnce(ctx, c, call) })
 }
 
 func sendOnce(ctx context.Context, c redis.Scripter, call command) *redis.Cmd {
@@ -242,6 +238,39 @@ const (
 // node. Nothing has run. go-redis asks both nodes, and gives up after a few questions.
 var movingSlot = regexp.MustCompile(`(?:^|: )(?:TRYAGAIN|ASK|MOVED) `)
 
+// redirect is such a refusal by which a node names another one.
+var redirect = regexp.MustCompile(`(?:^|: )(?:ASK|MOVED) `)
+
+// slotMovesError stands for a redirect to which no answer came in time. Which node answers last depends on
+// how many redirects the client follows. A redirect that is not followed is an error for good where the client
+// knows no Cluster, see rediserr. Here the same call succeeds when the slot has moved.
+type slotMovesError struct{}
+
+func (slotMovesError) Error() string { return "TRYAGAIN the slot of the keys moves to another node" }
+
+// RedisError makes it an answer of Redis.
+func (slotMovesError) RedisError() {}
+
+// withoutRedirect is the error of a call to a Cluster as its caller gets it.
+func withoutRedirect(c redis.Scripter, err error) error {
+	if err != nil && Sharded(c) && redirect.MatchString(err.Error()) {
+		return slotMovesError{}
+	}
+	return err
+}
+
+// SendWhileSlotMoves is [WhileSlotMoves] for one command.
+func SendWhileSlotMoves(ctx context.Context, c redis.Scripter, send func() *redis.Cmd) (cmd *redis.Cmd) {
+	err := WhileSlotMoves(ctx, c, func() error {
+		cmd = send()
+		return cmd.Err()
+	})
+	if err != nil {
+		cmd.SetErr(err)
+	}
+	return cmd
+}
+
 // WhileSlotMoves makes a call, and makes it again while the slot of its keys moves to another node of
 // the Cluster, for two seconds at most. A call to anything but a Cluster is made once.
 func WhileSlotMoves(ctx context.Context, c redis.Scripter, call func() error) error {
@@ -253,12 +282,12 @@ func WhileSlotMoves(ctx context.Context, c redis.Scripter, call func() error) er
 	for pause := movePauseMin; err != nil && movingSlot.MatchString(err.Error()) && time.Now().Before(until); pause = min(2*pause, movePauseMax) {
 		select {
 		case <-ctx.Done():
-			return err
+			return withoutRedirect(c, err)
 		case <-time.After(pause):
 		}
 		err = call()
 	}
-	return err
+	return withoutRedirect(c, err)
 }
 
 // sendAll sends calls of scripts, several in one pipeline, and answers the command of each,
@@ -274,6 +303,9 @@ func sendAll(ctx context.Context, c redis.Scripter, calls []command) []*redis.Cm
 	sent := make([]*redis.Cmd, len(calls))
 	for i, a := range sendings {
 		sent[i] = a.cmd
+		if err := withoutRedirect(c, a.cmd.Err()); err != nil {
+			a.cmd.SetErr(err)
+		}
 	}
 	return sent
 }
