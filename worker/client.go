@@ -53,7 +53,7 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 		}
 	}
 	cmd := c.dispatch(ctx, op, call, func(ctx context.Context) *redis.Cmd {
-		return c.UniversalClient.Eval(ctx, text, keys, args...)
+		return c.eval(ctx, text, keys, args)
 	})
 	c.keepFinished(op, call, cmd.Err(), sha, keys, args)
 	return cmd
@@ -67,7 +67,9 @@ func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ..
 	op, call := asynqwire.Recognise(sha, keys, args)
 	cmd := c.dispatch(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		if c.a.finishPipeline.rdb == nil || op == asynqwire.OpOther || op == asynqwire.OpUnknown {
-			return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+			return luascripts.SendWhileSlotMoves(ctx, c.UniversalClient, func() *redis.Cmd {
+				return c.UniversalClient.EvalSha(ctx, sha, keys, args...)
+			})
 		}
 		return c.a.finishPipeline.evalSha(ctx, sha, keys, args, func(ctx context.Context) bool {
 			return op == asynqwire.OpRetry && c.wrote(ctx, call)
@@ -92,7 +94,15 @@ func (c *client) keepFinished(op asynqwire.Op, call asynqwire.Call, err error, s
 // endFinished writes the end of a task as asynq tried to.
 func (c *client) endFinished(ctx context.Context, t *finishedTask, text string) *redis.Cmd {
 	return c.runFinish(ctx, t.op, t.call, func(ctx context.Context) *redis.Cmd {
-		return c.UniversalClient.Eval(ctx, text, t.keys, t.args...)
+		return c.eval(ctx, text, t.keys, t.args)
+	})
+}
+
+// eval sends a script with its text. Like all scripts of asynq it waits on a Cluster while its slot moves: asynq
+// repeats some of them after seconds only, until the lease of the task ends, and logs the error as it is.
+func (c *client) eval(ctx context.Context, text string, keys []string, args []any) *redis.Cmd {
+	return luascripts.SendWhileSlotMoves(ctx, c.UniversalClient, func() *redis.Cmd {
+		return c.UniversalClient.Eval(ctx, text, keys, args...)
 	})
 }
 
