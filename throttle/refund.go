@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/headwayq/headway/internal/giveback"
@@ -14,7 +15,7 @@ import (
 const withdrawTimeout = time.Second
 
 // Cancel takes the booking of r.Job out of the line; without one it does nothing. The
-// Promotions are the jobs that come next.
+// Promotions are the jobs that come next. A call that Redis does not answer ends as [Limiter.Acquire] says.
 func (p *Policy) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
 	r.Token = 0
 	return p.takeBack(ctx, r, noPlace)
@@ -28,7 +29,8 @@ func (p *Policy) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
 //
 // Hand back the Request of the [Decision]: it knows where the grant was made and when,
 // and what it is worth. A minute after the grant its Token alone is not known any
-// more, and a Request that only names it gives nothing back.
+// more, and a Request that only names it gives nothing back. A call that Redis does not answer
+// ends as [Limiter.Acquire] says.
 func (p *Policy) Refund(ctx context.Context, r Request) ([]Promotion, error) {
 	return p.takeBack(ctx, r, noPlace)
 }
@@ -112,18 +114,19 @@ func (p *Policy) giveBackLater(ctx context.Context, f refund, limits []limitInFo
 	}
 	token := f.r.Token
 	p.owed.add(token, counts+lostFor)
+	settled := sync.OnceFunc(func() { p.owed.remove(token) }) // two of these calls may be under way
 	kept := to.queue.Add(serversOf(p, f.ids, f.at), counts, func(ctx context.Context) error {
 		promoted, err := f.run(ctx)
 		if to.promoted != nil {
 			to.promoted(promoted...)
 		}
 		if !ForWorkers.MayPass(err) {
-			p.owed.remove(token) // from now on Redis refuses it
+			settled() // from now on Redis refuses it
 		}
 		return err
 	})
 	if !kept {
-		p.owed.remove(token)
+		settled()
 	}
 }
 

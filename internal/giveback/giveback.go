@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/headwayq/headway/internal/bounded"
 )
 
 const (
@@ -26,7 +28,11 @@ const (
 // errPanicked is the error of a call in which a hook of the client panicked.
 var errPanicked = errors.New("giveback: a hook of the client panicked")
 
-// Func gives something back. To call it twice does no harm.
+// errGivenUp is the error of a call that takes too long.
+var errGivenUp = errors.New("giveback: no answer in time")
+
+// Func gives something back. To call it twice does no harm, also at the same time: one that takes too long is called again while the
+// first call is under way.
 type Func func(context.Context) error
 
 // Verdict says what an error means for the call that ended with it.
@@ -70,7 +76,9 @@ type call struct {
 	until time.Time // then Redis counts nothing of it any more
 }
 
-// New makes a queue. A call may take as long as within, and judge says what its error means. warn hears of calls that are dropped, a
+// New makes a queue. A call that takes longer than within, or than the queue, is waited for no longer and made again, whether it heeds its
+// context or not. At a master that stands still it would go on until the client's time-outs are over, when another master has been
+// elected long before. judge says what its error means. warn hears of calls that are dropped, a
 // few times; nil for nobody.
 func New(within time.Duration, judge func(error) Verdict, warn func(line string, err error)) *Queue {
 	q := &Queue{within: within, judge: judge, warn: warn, queues: make(map[string]*serverQueue)}
@@ -164,7 +172,10 @@ func (q *Queue) round(ctx context.Context, s *serverQueue, n int) (left int, emp
 		q.mu.Unlock()
 		err := q.try(ctx, first)
 		verdict := Final
-		if err != nil {
+		switch {
+		case errors.Is(err, errGivenUp):
+			verdict = Silent
+		case err != nil:
 			verdict = q.judge(err)
 		}
 		if verdict != Final {
@@ -215,7 +226,11 @@ func (q *Queue) try(ctx context.Context, c call) (err error) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, q.within)
 	defer cancel()
-	return c.do(ctx)
+	err, inTime := bounded.Call(ctx, func() error { return c.do(ctx) })
+	if !inTime {
+		return errGivenUp
+	}
+	return err
 }
 
 // warnFewLocked tells of a trouble at most every [warnQuiet].

@@ -167,6 +167,41 @@ func TestVirtualOnlyWhileItCounts(t *testing.T) {
 	})
 }
 
+// A call may heed its context or not: it is made again in time, and holds up no end of the queue.
+func TestVirtualCallThatHangsIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := New(time.Second, judge, nil)
+		var taken, made atomic.Int32
+		hangs := func(context.Context) error {
+			made.Add(1)
+			time.Sleep(time.Hour)
+			return nil
+		}
+		began := time.Now()
+		q.Add("", time.Minute, func(ctx context.Context) error {
+			if made.Load() == 0 {
+				return hangs(ctx)
+			}
+			return counted(&taken)(ctx)
+		})
+		time.Sleep(3 * time.Second)
+		if taken.Load() != 1 {
+			t.Errorf("a call that hung was not made again after 3 s")
+		}
+		q.Add("", time.Minute, hangs)
+		time.Sleep(100 * time.Millisecond)
+		q.Close(2 * time.Second)
+		if took := time.Since(began); took > 6*time.Second {
+			t.Errorf("Close ended after %v, want 2 s after it was called", took)
+		}
+		if made.Load() < 2 {
+			t.Errorf("the second call was not made")
+		}
+		time.Sleep(2 * time.Hour) // for the calls to end
+	})
+}
+
 // At the end everything is tried once more: that of a server that is silent takes no time from the others.
 func TestVirtualClose(t *testing.T) {
 	t.Parallel()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/bounded"
 	"github.com/headwayq/headway/internal/rediserr"
 )
 
@@ -119,24 +120,21 @@ func (s slotsHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return err
 		}
 		own := redis.NewClusterSlotsCmd(ctx, asked.Args()...)
-		done := make(chan error, 1)
 		began := time.Now()
-		go func() { done <- next(ctx, own) }() // ends with the client's time-outs
-		timer := time.NewTimer(within)
-		defer timer.Stop()
-		select {
-		case err := <-done:
-			if err == nil {
-				s.within.answered(time.Since(began))
-			}
-			asked.SetVal(own.Val())
-			asked.SetErr(err)
-			return err
-		case <-timer.C:
+		waiting, end := context.WithTimeout(context.WithoutCancel(ctx), within)
+		defer end()
+		err, inTime := bounded.Call(waiting, func() error { return next(ctx, own) })
+		if !inTime {
 			s.within.missed(within)
 			asked.SetErr(errSilent)
 			return errSilent
 		}
+		if err == nil {
+			s.within.answered(time.Since(began))
+		}
+		asked.SetVal(own.Val())
+		asked.SetErr(err)
+		return err
 	}
 }
 
