@@ -91,7 +91,8 @@ func (b *Charge) adjusted() bool {
 // Adjusting to the same charge again does nothing. After [ErrUnavailable] it may
 // have been done: adjust again. It may be long after the grant, as long as the grant
 // counts. Rules that limit how many run at once are left alone. The Promotions are
-// the jobs that may come earlier; there may be some beside an error, too.
+// the jobs that may come earlier; there may be some beside an error, too. A call that Redis
+// does not answer ends as [Limiter.Acquire] says.
 func (b *Charge) Adjust(ctx context.Context, costs map[string]int) ([]Promotion, error) {
 	if err := b.asking.lock(ctx); err != nil {
 		return nil, b.p.rules.fault(ctx, "adjust", 0, 0, err)

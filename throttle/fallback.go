@@ -24,7 +24,7 @@ const unavailablePause = 250 * time.Millisecond
 // It is taken back in Redis in the background, in case only its reply was lost. Then
 // Redis is not asked for 250 ms, and all calls are decided without it at once. After
 // that one caller at a time tries Redis again, and waits for it as long as the
-// client's time-outs say. Once Redis answers it decides again. A Redis that answers
+// client's time-outs say; on Redis Cluster for a stored limit 2 s at most. Once Redis answers it decides again. A Redis that answers
 // and refuses (it is full) is asked each time, and nothing is taken back: it charged
 // nothing.
 //

@@ -82,7 +82,8 @@ func (s *lease) renewal() luascripts.RenewArgs {
 // Release ends the leases of a grant: the handler has returned. The permits of
 // the other rules stay spent. The Promotions are the jobs that come next. It is
 // idempotent: after an error call it again. The error joins those of the leases that
-// were not ended, first the one for which another call may help.
+// were not ended, first the one for which another call may help. A call that Redis does not answer ends as
+// [Limiter.Acquire] says.
 func (p *Policy) Release(ctx context.Context, d Decision) ([]Promotion, error) {
 	var promoted []Promotion
 	var errs []error
@@ -153,7 +154,7 @@ func (p *Policy) Renew(ctx context.Context, grants []Decision) []error {
 // the place, unless it was lost. release ends the leases at once and returns
 // the jobs that come next; it works after ctx has ended. After an error call it again: the leases
 // are not renewed any more, but may stand until they end by themselves. After a success it does nothing,
-// and of a grant without leases it never does anything.
+// and of a grant without leases it never does anything. A call of release that Redis does not answer ends as [Limiter.Acquire] says.
 func (p *Policy) Hold(ctx context.Context, d Decision) (held context.Context, release func(context.Context) ([]Promotion, error)) {
 	lease := shortestLease(p, d)
 	if lease == 0 {

@@ -67,6 +67,7 @@ func New(rdb redis.UniversalClient, rule string, limit Limit, cfg Config) (*Limi
 		return nil, err
 	}
 	l.rdb, l.limits = rdb, redisLimits{rdb, l.cfg.Prefix}
+	_, l.remembered.bounded = rdb.(*redis.ClusterClient)
 	_, l.store.stands = rdb.(fake.StandingClock)
 	l.policy = newPolicy([]*Limiter{l})
 	return l, nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/internal/bounded"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle/internal/errtext"
 )
@@ -277,7 +278,14 @@ const (
 	// limitPoll is the safety net of a watch whose message got lost, and how
 	// often a blocked caller reads it.
 	limitPoll = 400 * time.Millisecond
+	// limitPatience is how long a reading may take on a Redis Cluster. All callers of a rule share one. At a master
+	// that stands still it would hold them up until the client's time-outs are over, also when another master
+	// has been elected long before.
+	limitPatience = 2 * time.Second
 )
+
+// errLimitSilent is why a reading was given up.
+var errLimitSilent = fmt.Errorf("the stored limit was not told within %v", limitPatience)
 
 // knownLimit is what one reading found. What is stored becomes the limit of a decision in these steps:
 //
@@ -303,7 +311,8 @@ type limitMemory struct {
 	last  atomic.Pointer[knownLimit]
 	floor atomic.Int64 // the newest version that a ledger knew and that is stored no more
 
-	always bool // the limit is read before each decision, because that costs nothing
+	always  bool // the limit is read before each decision, because that costs nothing
+	bounded bool // a reading is given up after limitPatience
 
 	mu      sync.Mutex
 	reading *limitReading // under way; guarded by mu
@@ -350,9 +359,10 @@ func (l *Limiter) limitInForce(ctx context.Context) (limitInForce, error) {
 	return l.readOrWait(ctx)
 }
 
-// readOrWait reads the limit, or waits for another caller who reads it.
+// readOrWait reads the limit, or waits for another caller who reads it. On a Cluster a caller waits for limitPatience at most.
 func (l *Limiter) readOrWait(ctx context.Context) (limitInForce, error) {
 	f := &l.remembered
+	var patience <-chan time.Time // for several readings, each of which may be abandoned
 	for {
 		f.mu.Lock()
 		k := f.last.Load()
@@ -370,11 +380,18 @@ func (l *Limiter) readOrWait(ctx context.Context) (limitInForce, error) {
 		if other == nil {
 			continue // this process stood still, and what was fresh is too old
 		}
+		if f.bounded && patience == nil {
+			timer := time.NewTimer(limitPatience)
+			defer timer.Stop()
+			patience = timer.C
+		}
 		select {
 		case <-other.over:
 			if other.err != nil && !other.abandoned {
 				return limitInForce{}, other.err
 			}
+		case <-patience:
+			return limitInForce{}, l.fault(ctx, "limit", 0, errLimitSilent)
 		case <-ctx.Done():
 			return limitInForce{}, l.fault(ctx, "limit", 0, ctx.Err())
 		}
@@ -403,7 +420,18 @@ func (l *Limiter) readForAll(ctx context.Context, mine *limitReading) (limitInFo
 // readLimit asks for the limit in force and remembers the answer.
 func (l *Limiter) readLimit(ctx context.Context) knownLimit {
 	began := time.Now()
-	return l.resolve(ctx, began, l.limits.stored(ctx, l.rule))
+	if !l.remembered.bounded {
+		return l.resolve(ctx, began, l.limits.stored(ctx, l.rule))
+	}
+	waiting, end := context.WithTimeout(ctx, limitPatience)
+	defer end()
+	asking, giveUp := context.WithCancel(ctx) // without that deadline: its end would look like that of the caller's context
+	defer giveUp()
+	stored, inTime := bounded.Call(waiting, func() storedLimit { return l.limits.stored(asking, l.rule) })
+	if !inTime {
+		stored = storedLimit{err: errLimitSilent}
+	}
+	return l.resolve(ctx, began, stored)
 }
 
 // resolve makes the limit in force of what was stored at a moment after began.

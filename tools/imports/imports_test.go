@@ -57,7 +57,7 @@ var edges = map[string][]string{
 	"internal/memory":           {"internal/luascripts"},
 	"throttle/internal/errtext": {},
 	"throttle/gate":             {"internal/civil", "internal/cronspec", "throttle/internal/errtext"},
-	"throttle":                  {"internal/luascripts", "internal/rediserr", "internal/redisclock", "internal/memory", "internal/coalesce", "internal/giveback", "throttle/gate", "internal/civil", "throttle/internal/errtext", "internal/fake", "event"},
+	"throttle":                  {"internal/luascripts", "internal/rediserr", "internal/redisclock", "internal/memory", "internal/bounded", "internal/coalesce", "internal/giveback", "throttle/gate", "internal/civil", "throttle/internal/errtext", "internal/fake", "event"},
 	"internal/fake":             {},
 	"event":                     {},
 	"event/eventlog":            {"event"},
