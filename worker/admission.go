@@ -463,8 +463,9 @@ func (t *attempt) cancelBookings(ctx context.Context, task *asynq.Task) {
 	if err != nil {
 		return
 	}
-	after, cancel := t.after(ctx)
-	defer cancel()
-	promoted, _ := p.limits.Cancel(after, demand.Request(t.job)) // places that stay behind are parked when their instants have come
-	t.a.promotions.add(promoted...)
+	_ = t.finish(ctx, func(ctx context.Context) error {
+		promoted, err := p.limits.Cancel(ctx, demand.Request(t.job))
+		t.a.promotions.add(promoted...)
+		return err
+	}, nil) // places that stay behind are parked when their instants have come
 }

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/internal/bounded"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
 )
@@ -34,6 +34,10 @@ const (
 	lastAsk = time.Second
 	// afterTimeout bounds a call that cleans up after an attempt.
 	afterTimeout = 3 * time.Second
+	// On a Cluster a worker waits for such calls no longer than that in one attempt. When that time is over, it waits for
+	// each further call for as long as a server that answers mostly needs.
+	afterWait      = 2 * time.Second
+	afterWaitLeast = 100 * time.Millisecond
 )
 
 // ErrTwice is what a second Acquire of the same rule and key within one attempt
@@ -64,7 +68,8 @@ type attempt struct {
 	grants        []decided
 	toldCharged   map[string]int // by rule that was adjusted: what the observer knows that it is charged
 	ownDeferrals  []attemptDeferral
-	stayed        int // times that a Retry-After was waited for in the worker slot
+	stayed        int           // times that a Retry-After was waited for in the worker slot
+	waitedInVain  time.Duration // for calls that clean up, see finish
 }
 
 // decided is a decision of the attempt: a grant, with its charge, which Adjust may correct, or what is behind a deferral.
@@ -174,38 +179,62 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 // that of any call whose answer is lost. The client's own bounds don't help: go-redis heeds no deadline of a context while it
 // reads an answer.
 func (t *attempt) redeem(ctx context.Context, p *throttle.Policy, r throttle.Request) (throttle.Decision, error) {
-	if _, ok := t.a.rdb.(*redis.ClusterClient); !ok {
+	if !t.a.onCluster() {
 		return p.Redeem(ctx, r)
 	}
 	type answer struct {
 		throttle.Decision
-		err      error
-		panicked any
+		err error
 	}
-	answers := make(chan answer, 1)
-	go func() { // ends with the client's time-outs
-		var got answer
-		defer func() {
-			got.panicked = recover()
-			answers <- got
-		}()
-		got.Decision, got.err = p.Redeem(ctx, r)
-	}()
-	timer := time.NewTimer(askOnce + time.Duration(len(p.Rules()))*askOnceRule)
-	defer timer.Stop()
-	select {
-	case got := <-answers:
-		if got.panicked != nil {
-			panic(got.panicked)
-		}
-		return got.Decision, got.err
-	case <-timer.C:
+	waiting, end := context.WithTimeout(context.WithoutCancel(ctx), askOnce+time.Duration(len(p.Rules()))*askOnceRule)
+	defer end()
+	got, inTime := bounded.Call(waiting, func() (a answer) {
+		a.Decision, a.err = p.Redeem(ctx, r)
+		return a
+	})
+	if !inTime {
 		return throttle.Decision{Request: r}, errSlowAnswer
 	}
+	return got.Decision, got.err
 }
 
-// errSlowAnswer is the error of an admission that takes too long.
+// errSlowAnswer is the error of an admission that takes too long, and of a call that cleans up.
 var errSlowAnswer = fmt.Errorf("worker: the rules did not answer in time: %w", throttle.ErrUnavailable)
+
+// finish makes a call that must be made although the attempt is over. On a Cluster its worker waits for that no longer than afterWait, and
+// the call goes on in the background. later is called once if the call fails or takes too long: it has the call repeated. It may be nil.
+func (t *attempt) finish(ctx context.Context, call func(context.Context) error, later func()) error {
+	if later == nil {
+		later = func() {}
+	}
+	later = sync.OnceFunc(later)
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterTimeout)
+	whole := func() error {
+		defer cancel()
+		err := call(after)
+		if err != nil {
+			later()
+		}
+		return err
+	}
+	if !t.a.onCluster() {
+		return whole()
+	}
+	t.mu.Lock()
+	left := max(afterWait-t.waitedInVain, afterWaitLeast)
+	t.mu.Unlock()
+	waiting, end := context.WithTimeout(context.WithoutCancel(ctx), left)
+	defer end()
+	err, inTime := bounded.Call(waiting, whole)
+	if inTime {
+		return err
+	}
+	t.mu.Lock()
+	t.waitedInVain += left
+	t.mu.Unlock()
+	later()
+	return errSlowAnswer
+}
 
 // waitsBeyondDeadline says that the instant of a task is behind its deadline. So it waits for a slot, which
 // may be free before: all others are refused.
@@ -311,7 +340,8 @@ func (t *attempt) Begin(ctx context.Context, p *throttle.Policy, d throttle.Deci
 func (t *attempt) keepGrant(ctx context.Context, p *throttle.Policy, d throttle.Decision) bool {
 	ctx, end := p.Hold(context.WithoutCancel(ctx), d)
 	stopWatching := func() bool { return true }
-	if throttle.ForWorkers.LeaseFor(p, d) > 0 {
+	leased := throttle.ForWorkers.LeaseFor(p, d) > 0
+	if leased {
 		stopWatching = context.AfterFunc(ctx, func() {
 			if errors.Is(context.Cause(ctx), throttle.ErrLeaseLost) {
 				t.a.counters.leasesLost.Add(1)
@@ -326,11 +356,14 @@ func (t *attempt) keepGrant(ctx context.Context, p *throttle.Policy, d throttle.
 	release := func(ctx context.Context) {
 		once.Do(func() {
 			stopWatching()
-			promoted, err := end(ctx)
-			t.a.promotions.add(promoted...)
-			if err != nil {
-				t.a.lateGiveBacks.release(p, d)
+			if !leased {
+				return
 			}
+			_ = t.finish(ctx, func(ctx context.Context) error {
+				promoted, err := end(ctx)
+				t.a.promotions.add(promoted...)
+				return err
+			}, func() { t.a.lateGiveBacks.release(p, d) })
 		})
 	}
 	g := decided{policy: p, Decision: d, release: release, charge: p.Charge(d)}
@@ -373,9 +406,7 @@ func (t *attempt) release(ctx context.Context) {
 	grants := slices.Clone(t.grants)
 	t.mu.Unlock()
 	for _, g := range grants {
-		after, cancel := t.after(ctx)
-		g.release(after)
-		cancel()
+		g.release(ctx)
 	}
 }
 
@@ -447,13 +478,11 @@ func (t *attempt) logUnanswered(p *throttle.Policy, cause error) {
 
 // returnGrant gives a grant back that could not be used. The task stays first in its line.
 func (t *attempt) returnGrant(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
-	ctx, cancel := t.after(ctx)
-	defer cancel()
-	promoted, err := throttle.ForWorkers.Return(ctx, p, d.Request)
-	t.a.promotions.add(promoted...) // some slots of a Cluster may have promoted jobs when another failed
-	if err != nil {
-		t.a.lateGiveBacks.refund(p, d.Request)
-	}
+	_ = t.finish(ctx, func(ctx context.Context) error {
+		promoted, err := throttle.ForWorkers.Return(ctx, p, d.Request)
+		t.a.promotions.add(promoted...) // some slots of a Cluster may have promoted jobs when another failed
+		return err
+	}, func() { t.a.lateGiveBacks.refund(p, d.Request) })
 }
 
 // refundAndForget refunds all grants of the attempt and forgets them: it holds nothing any more.
@@ -488,8 +517,6 @@ func (t *attempt) deferTo(d deferral, h decided) error {
 // refund refunds a grant that was not used; if Redis does not answer now, it
 // is done later.
 func (t *attempt) refund(ctx context.Context, g decided) {
-	ctx, cancel := t.after(ctx)
-	defer cancel()
 	if g.release != nil {
 		g.release(ctx)
 	}
@@ -498,11 +525,11 @@ func (t *attempt) refund(ctx context.Context, g decided) {
 		return
 	}
 	g.Job = "" // its booking ended with the grant: if there is one now, a later Acquire made it
-	promoted, err := g.policy.Refund(ctx, g.Request)
-	t.a.promotions.add(promoted...)
-	if err != nil {
-		t.a.lateGiveBacks.refund(g.policy, g.Request)
-	}
+	_ = t.finish(ctx, func(ctx context.Context) error {
+		promoted, err := g.policy.Refund(ctx, g.Request)
+		t.a.promotions.add(promoted...)
+		return err
+	}, func() { t.a.lateGiveBacks.refund(g.policy, g.Request) })
 }
 
 // end looks at what the handler made of its deferrals: the one that it returned counts, and
@@ -541,10 +568,11 @@ func (t *attempt) cancelBooking(ctx context.Context, h decided) {
 	if h.policy == nil {
 		return
 	}
-	after, cancel := t.after(ctx)
-	defer cancel()
-	promoted, _ := h.policy.Cancel(after, h.Request) // a place that stays behind is parked when its instant has come
-	t.a.promotions.add(promoted...)
+	_ = t.finish(ctx, func(ctx context.Context) error {
+		promoted, err := h.policy.Cancel(ctx, h.Request)
+		t.a.promotions.add(promoted...)
+		return err
+	}, nil) // a place that stays behind is parked when its instant has come
 }
 
 // after is a context for what must be done although the attempt is over.

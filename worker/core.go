@@ -86,6 +86,12 @@ func (c *core) keys(queue string) luascripts.QueueKeys {
 	return luascripts.NewQueueKeys(c.cfg.Throttle.Prefix, queue)
 }
 
+// onCluster says that one server may stand still while the others answer.
+func (c *core) onCluster() bool {
+	_, ok := c.rdb.(*redis.ClusterClient)
+	return ok
+}
+
 func (c *core) stopped() bool { return isClosed(c.stop) }
 
 // fetches says whether tasks are fetched, or will be when the servers start.

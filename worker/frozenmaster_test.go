@@ -1,6 +1,8 @@
 package worker_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -10,63 +12,131 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
 )
 
 // The master of some phones stands still, and more of their tasks come than there are workers. The tasks of other phones run all the
 // same, long before the time-outs of the client are over, and those of the silent master when it is back.
 func TestPoolOnClusterServesOtherKeysWhileTheirMasterIsSilent(t *testing.T) {
 	t.Parallel()
-	shared, nodes := redistest.StartNodes(t, 3)
-	for _, n := range nodes { // else no node answers while one is away
+	f := newFrozen(t)
+	seen := &runs{}
+	cfg := policies(phone("sms", 10*ms))
+	cfg.Asynq.Concurrency = 4
+	started(t, f.rdb, seen.handler(), cfg)
+	for i, p := range f.phones {
+		f.send(t, fmt.Sprint("before ", i), p)
+	}
+	seen.ran(t, len(f.phones))
+	f.nodes[f.silent].Pause()
+	t.Cleanup(f.nodes[f.silent].Resume)
+	for i := range cfg.Asynq.Concurrency + 2 {
+		f.send(t, fmt.Sprint("silent ", i), f.phones[f.silent])
+	}
+	began := time.Now()
+	f.send(t, "other", f.phones[f.ofQueue])
+	eventually(t, "the other phone's task runs", func() bool { return seen.count("other") > 0 })
+	t.Logf("it ran after %v", time.Since(began).Round(ms))
+	f.nodes[f.silent].Resume()
+	seen.ran(t, len(f.phones)+cfg.Asynq.Concurrency+3)
+}
+
+// frozen is a cluster of which a test lets one master stand still: one that has neither the queue nor the stored limit of the rule "sms".
+type frozen struct {
+	nodes   []*redistest.Server
+	phones  []string             // one of each node
+	rdb     *redis.ClusterClient // of the pool; its time-outs are longer than the test
+	shared  *redis.ClusterClient
+	client  *asynq.Client
+	ofQueue int // the node of the queue
+	silent  int // the one that is to stand still
+}
+
+func newFrozen(t *testing.T) *frozen {
+	t.Helper()
+	f := &frozen{}
+	f.shared, f.nodes = redistest.StartNodes(t, 3)
+	for _, n := range f.nodes { // else no node answers while one is away
 		if err := n.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	nodeOf := func(key string) int {
-		owner, err := shared.MasterForKey(t.Context(), key)
+		owner, err := f.shared.MasterForKey(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.IndexFunc(nodes, func(n *redistest.Server) bool { return n.Addr() == owner.Options().Addr })
+		return slices.IndexFunc(f.nodes, func(n *redistest.Server) bool { return n.Addr() == owner.Options().Addr })
 	}
-	o := *shared.Options()
-	o.ReadTimeout = 30 * time.Second
-	rdb := redis.NewClusterClient(&o)
-	t.Cleanup(func() { _ = rdb.Close() })
-	seen := &runs{}
-	cfg := policies(phone("sms", 10*ms))
-	cfg.Asynq.Concurrency = 4
-	started(t, rdb, seen.handler(), cfg)
-	client := asynq.NewClientFromRedisClient(shared) // it notes a queue in Redis once, on a node that may be the silent one
-	send := func(id, phone string) {
-		t.Helper()
-		if _, err := client.Enqueue(asynq.NewTask("sms", []byte(to(phone)), asynq.TaskID(id))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	phones := make([]string, len(nodes)) // by node
-	for i := 0; slices.Contains(phones, ""); i++ {
+	o := *f.shared.Options()
+	o.ReadTimeout = 10 * time.Minute
+	f.rdb = redis.NewClusterClient(&o)
+	t.Cleanup(func() { _ = f.rdb.Close() })
+	f.client = asynq.NewClientFromRedisClient(f.shared) // it notes a queue in Redis once, on a node that may be the silent one
+	f.phones = make([]string, len(f.nodes))
+	for i := 0; slices.Contains(f.phones, ""); i++ {
 		key := fmt.Sprint("+", i)
-		phones[nodeOf("{"+key+"}")] = key
+		f.phones[nodeOf("{"+key+"}")] = key
 	}
-	ofQueue, ofLimit := nodeOf("{default}"), nodeOf("hw:limit:sms")
-	silent := 0
-	for silent == ofQueue || silent == ofLimit {
-		silent++
+	f.ofQueue = nodeOf("{default}")
+	for f.silent == f.ofQueue || f.silent == nodeOf("hw:limit:sms") {
+		f.silent++
 	}
-	for i, p := range phones {
-		send(fmt.Sprint("before ", i), p)
+	return f
+}
+
+// send enqueues a task to a phone.
+func (f *frozen) send(t *testing.T, id, phone string) {
+	t.Helper()
+	if _, err := f.client.Enqueue(asynq.NewTask("sms", []byte(to(phone)), asynq.TaskID(id))); err != nil {
+		t.Fatal(err)
 	}
-	seen.ran(t, len(phones))
-	nodes[silent].Pause()
-	t.Cleanup(nodes[silent].Resume)
-	for i := range cfg.Asynq.Concurrency + 2 {
-		send(fmt.Sprint("silent ", i), phones[silent])
+}
+
+// The master of a phone stands still while its task's handler runs, and the pool has one worker. The worker is free again long before the
+// client's time-outs are over, whatever is to be settled after the handler. That is settled when the master is back.
+func TestPoolOnClusterSettlesInTheBackgroundWhileAMasterIsSilent(t *testing.T) {
+	t.Parallel()
+	later := worker.RetryAfter(errors.New("429"), ms)
+	for name, tc := range map[string]struct {
+		limit  throttle.Limit
+		answer error
+	}{
+		"a lease is released":                   {throttle.Concurrent(1, time.Hour), nil},
+		"permits are refunded":                  {throttle.Sliding(1, time.Hour), errors.Join(worker.NotCharged(errors.New("no")), asynq.SkipRetry)},
+		"a lease is released, and a key closed": {throttle.Concurrent(1, time.Hour), errors.Join(later, asynq.SkipRetry)},
+	} {
+		t.Run(name, func(t *testing.T) { settlesWhileAMasterIsSilent(t, tc.limit, tc.answer) }) // one after the other: each has three servers
 	}
-	began := time.Now()
-	send("other", phones[ofQueue])
+}
+
+func settlesWhileAMasterIsSilent(t *testing.T, limit throttle.Limit, answer error) {
+	t.Helper()
+	f := newFrozen(t)
+	seen := &runs{}
+	began, goOn := make(chan struct{}), make(chan struct{})
+	cfg := policies(queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "sms", Limit: limit, Key: queue.MustJSONKey("$.to")}}})
+	cfg.Asynq.Concurrency = 1
+	started(t, f.rdb, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		if seen.note(ctx, task).id != "first" {
+			return nil
+		}
+		close(began)
+		<-goOn
+		return answer
+	}), cfg)
+	f.send(t, "first", f.phones[f.silent])
+	<-began
+	f.nodes[f.silent].Pause()
+	t.Cleanup(f.nodes[f.silent].Resume)
+	f.send(t, "other", f.phones[f.ofQueue])
+	returned := time.Now()
+	close(goOn)
 	eventually(t, "the other phone's task runs", func() bool { return seen.count("other") > 0 })
-	t.Logf("it ran after %v", time.Since(began).Round(ms))
-	nodes[silent].Resume()
-	seen.ran(t, len(phones)+cfg.Asynq.Concurrency+3)
+	t.Logf("it ran after %v", time.Since(returned).Round(ms))
+	f.nodes[f.silent].Resume()
+	f.send(t, "again", f.phones[f.silent])
+	eventually(t, "the first phone's next task runs", func() bool { return seen.count("again") > 0 })
 }

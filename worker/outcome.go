@@ -156,13 +156,16 @@ func (t *attempt) undoAdjusted(ctx context.Context, g decided) {
 	for _, l := range g.policy.Rules() {
 		nothing[l.Rule()] = 0
 	}
-	promoted, err := g.charge.Adjust(ctx, nothing)
-	t.a.promotions.add(promoted...)
-	if err != nil {
-		t.a.logFew("unpaid", func() {
-			t.a.log.Warn("permits that were adjusted can't be given back: they stay charged", zap.Stringer("rules", g.policy), zap.Error(err))
-		})
-	}
+	_ = t.finish(ctx, func(ctx context.Context) error {
+		promoted, err := g.charge.Adjust(ctx, nothing)
+		t.a.promotions.add(promoted...)
+		if err != nil {
+			t.a.logFew("unpaid", func() {
+				t.a.log.Warn("permits that were adjusted can't be given back: they stay charged", zap.Stringer("rules", g.policy), zap.Error(err))
+			})
+		}
+		return err
+	}, nil)
 }
 
 // Bounds of a Retry-After.
@@ -251,20 +254,22 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	if rule == "" {
 		rule = g.policy.Rules()[0].Rule()
 	}
-	after, cancel := t.after(ctx)
-	defer cancel()
-	times, failed := luascripts.Postpones(after, t.a.rdb, t.a.keys(t.queue), t.taskID)
-	times += t.stayed // of which Redis does not know
-	tooOften := times >= p.maxPostpones()
 	d := min(max(later.After, RetryAfterMin), RetryAfterMax)
 	tooLate := t.MaxWait() != 0 && t.MaxWait() < d
-	switch {
-	case failed != nil:
-	case tooOften, tooLate, gaveUp(ctx): // it does not come back, so it needs no booking
-		failed = closeKey(after, g, rule, d)
-	default:
-		_, failed = throttle.ForWorkers.Postpone(after, g.policy, rule, g.Request, d)
-	}
+	times, tooOften := t.stayed, false // known when the call below has not failed
+	failed := t.finish(ctx, func(after context.Context) error {
+		postpones, err := luascripts.Postpones(after, t.a.rdb, t.a.keys(t.queue), t.taskID)
+		if err != nil {
+			return err
+		}
+		times += postpones // Redis does not know of those that were waited for here
+		tooOften = times >= p.maxPostpones()
+		if tooOften || tooLate || gaveUp(ctx) { // it does not come back, so it needs no booking
+			return closeKey(after, g, rule, d)
+		}
+		_, err = throttle.ForWorkers.Postpone(after, g.policy, rule, g.Request, d)
+		return err
+	}, nil)
 	if failed != nil {
 		t.a.logFew("postpone", func() {
 			t.a.log.Warn("a key can't be closed: its task is tried again", zap.String("rule", rule), zap.Error(failed))
