@@ -278,10 +278,19 @@ const lagDefault = 2 * time.Second
 
 // nearStrike says whether Redis may have forgotten what it answered at an instant. What is forgotten counts for a window.
 func (r *run) nearStrike(at time.Time, window time.Duration) bool {
+	at = r.withoutJumps(at)
 	lag := cmp.Or(r.spec.Fault.lag, lagDefault)
 	return slices.ContainsFunc(r.strikes, func(s Strike) bool {
 		return s.Forgot && at.After(s.From.Add(-lag)) && at.Before(s.To.Add(window+lag))
 	})
+}
+
+// withoutJumps is an instant without the hours by which the clock of Redis has jumped by then. No run takes an hour then.
+func (r *run) withoutJumps(at time.Time) time.Time {
+	if !r.spec.Fault.jumpsForGood || at.Before(r.began) {
+		return at
+	}
+	return at.Add(-at.Sub(r.began).Truncate(time.Hour))
 }
 
 // mustBeThere says that a message that was accepted at an instant may not be lost, whatever Redis forgot.

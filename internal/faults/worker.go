@@ -167,7 +167,7 @@ func (p *workerProcess) feedAndTick(ctx context.Context, rdb redis.UniversalClie
 	if err != nil {
 		return err
 	}
-	ticks, err := schedule.New(client, schedule.Config{Logger: log}, schedule.Entry{Name: tick, Spec: "@every 1s", TaskFunc: p.tickTask})
+	ticks, err := schedule.New(client, schedule.Config{Logger: log}, schedule.Entry{Name: tick, Spec: "@every 1s", LateMax: tickLateMax, TaskFunc: p.tickTask})
 	if err != nil {
 		return err
 	}
@@ -227,6 +227,10 @@ func (p *workerProcess) send(ctx context.Context, task *asynq.Task) error {
 	}
 	return err
 }
+
+// tickLateMax is how late a tick may be. Redis may be away for a minute and more, and no tick is to be missed for that. After a
+// jump of the clock all ticks of that time come at once.
+const tickLateMax = 5 * time.Minute
 
 // What the ids of messages begin with says where they come from.
 const (
