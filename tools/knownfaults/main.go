@@ -27,6 +27,11 @@ import (
 // pinned is the version of the database.
 const pinned = "v0.0.0-20261105234957-e22db6528018"
 
+// entriesLeast is how many faults the database knows at least: govulncheck finds nothing in an empty one, and does not say so.
+const entriesLeast = 1000
+
+var errTooFew = errors.New("that is not the vulnerability database")
+
 func main() {
 	log.SetFlags(0)
 	version := pinned
@@ -34,6 +39,9 @@ func main() {
 		version = os.Args[1]
 	}
 	database, err := download(version)
+	if errors.Is(err, errTooFew) {
+		log.Fatalf("known faults: %v", err)
+	}
 	if err != nil {
 		log.Printf("known faults: NOT looked up, the database can't be fetched: %v", err)
 		return
@@ -47,7 +55,7 @@ func main() {
 		log.Fatalf("known faults: %v", err)
 	}
 	if len(ofGo) > 0 {
-		fmt.Printf("known faults: the Go that is installed has %d in packages that we import, a newer Go has fewer: %s\n", len(ofGo), strings.Join(ofGo, "; "))
+		fmt.Printf("known faults: the Go that is installed has %d in packages that we import, and a newer Go has fewer: %s\n", len(ofGo), strings.Join(ofGo, ", "))
 	}
 	for _, fault := range ofModules {
 		fmt.Printf("known faults: a module has %s\n", fault)
@@ -70,7 +78,11 @@ func download(version string) (dir string, err error) {
 	if err != nil || module.Dir == "" {
 		return "", fmt.Errorf("%w: %s", err, &complaint)
 	}
-	return module.Dir + "/data/osv", nil
+	dir = module.Dir + "/data/osv"
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) < entriesLeast {
+		return "", fmt.Errorf("%s has %d entries: %w", dir, len(entries), errors.Join(errTooFew, err))
+	}
+	return dir, nil
 }
 
 // scan is what govulncheck says about the packages that we import, as JSON.
@@ -114,14 +126,14 @@ func read(told io.Reader) (ofModules, ofGo []string, err error) {
 			continue
 		}
 		at := m.Finding.Trace[0]
+		if at.Module == "stdlib" {
+			library[m.Finding.OSV] = true
+			continue
+		}
 		fault := fmt.Sprintf("%s in %s of %s", m.Finding.OSV, at.Package, at.Version)
 		if m.Finding.Fixed != "" {
 			fault += ", mended in " + m.Finding.Fixed
 		}
-		if at.Module == "stdlib" {
-			library[fault] = true
-		} else {
-			modules[fault] = true
-		}
+		modules[fault] = true
 	}
 }
