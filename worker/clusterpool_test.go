@@ -131,7 +131,7 @@ func TestPoolComparesTheClockOfEachMaster(t *testing.T) {
 		o.NewClient = func(o *redis.Options) *redis.Client {
 			c := redis.NewClient(o)
 			if o.Addr == off {
-				c.AddHook(shiftedTime(ahead))
+				c.AddHook(shiftedTime(func() time.Duration { return ahead }))
 			}
 			return c
 		}
@@ -158,7 +158,7 @@ func TestPoolComparesTheClockOfEachMaster(t *testing.T) {
 }
 
 // shiftedTime lets the clock of a server be so far ahead, as its client hears of it.
-type shiftedTime time.Duration
+type shiftedTime func() time.Duration
 
 func (shiftedTime) DialHook(next redis.DialHook) redis.DialHook { return next }
 
@@ -182,7 +182,7 @@ func (s shiftedTime) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 
 func (s shiftedTime) shift(cmd redis.Cmder) {
 	if t, ok := cmd.(*redis.TimeCmd); ok {
-		t.SetVal(t.Val().Add(time.Duration(s)))
+		t.SetVal(t.Val().Add(s()))
 	}
 }
 

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,8 +31,30 @@ func TestARestartOfRedisIsTold(t *testing.T) {
 	}
 }
 
-// So it is when a server's clock is set. A call that takes long is no jump.
-func TestAJumpOfRedisClockIsTold(t *testing.T) {
+// So it is when a server's clock is set.
+func TestAClockThatWasSetIsTold(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var ahead atomic.Int64
+	r.rdb.AddHook(shiftedTime(func() time.Duration { return time.Duration(ahead.Load()) }))
+	looks := make(chan event.ClockJumped, 10)
+	cfg := worker.Config{}
+	cfg.Observer.ClockJumped = func(_ context.Context, e event.ClockJumped) { looks <- e }
+	r.start((&runs{}).handler(), cfg)
+	never(t, 4*time.Second, "told of the clock as it was", func() bool { return len(looks) > 0 })
+	ahead.Store(int64(time.Hour))
+	r.eventually("told of the jump", func() bool { return len(looks) > 0 })
+	if e := <-looks; e.Addr != r.srv.Addr() || e.By < time.Hour-time.Second || e.By > time.Hour+time.Second {
+		t.Errorf("told of %v at %s, want an hour at %s", e.By, e.Addr, r.srv.Addr())
+	}
+	never(t, 4*time.Second, "told again", func() bool { return len(looks) > 0 })
+	if n := r.logs.FilterMessageSnippet("Redis' clock was set").Len(); n != 1 {
+		t.Errorf("%d lines say it, want 1", n)
+	}
+}
+
+// A call that takes long is no jump.
+func TestJumpOfRedisClock(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	began := time.Now()
