@@ -34,9 +34,9 @@ func short(t *testing.T, name string) Spec {
 	turns, lasts := 1, 4*time.Second
 	switch name {
 	case "network":
-		turns, lasts = networkKinds, 12*time.Second
+		turns, lasts = networkKinds, 8*time.Second
 	case "server":
-		turns, lasts = serverKinds, 8*time.Second
+		turns, lasts = serverKinds, 6*time.Second
 	}
 	return Spec{Fault: f, For: lasts, turns: turns, Drain: 3 * time.Minute, Seed: 1, Workers: 2, Rate: 20, Dir: t.ArtifactDir(), Log: t.Logf, leaveOrphans: f.Forgets}
 }

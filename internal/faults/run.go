@@ -135,8 +135,11 @@ func (r *run) start() error {
 	r.crew = &crew{dir: r.spec.Dir, cutOff: system.cutOff, spec: workerSpec{
 		Redis: system.address, Gateway: r.gateway.URL(), Policies: r.policies, Secret: secret,
 		Grants: filepath.Join(r.spec.Dir, "grants.jsonl"), Phones: r.spec.Rate * phonesPerRate,
-		Hold: r.spec.Fault.limits.HoldAfterFailover, Replicas: r.spec.Fault.limits.Replicas,
+		Hold: r.spec.Fault.limits.HoldAfterFailover, Replicas: r.spec.Fault.limits.Replicas, TickLateMax: tickLateMax,
 	}}
+	if r.spec.Fault.jumpsForGood {
+		r.crew.spec.TickLateMax = tickLateMaxAfterJump
+	}
 	if r.spec.Fault.Soak {
 		if err := r.crew.startSpared(vitalsFile(r.spec.Dir), r.spec.For); err != nil {
 			return err

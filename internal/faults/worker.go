@@ -50,6 +50,8 @@ type workerSpec struct {
 	Replicas int     `json:"replicas"` // that must have a grant
 	Process  int     `json:"process"`  // its number
 
+	TickLateMax time.Duration `json:"tick_late_max"` // of the schedule
+
 	AnotherRelease bool `json:"another_release"` // it acts as a process of another release
 
 	Vitals    string        `json:"vitals,omitempty"`     // the file to note in what the process needs
@@ -167,7 +169,8 @@ func (p *workerProcess) feedAndTick(ctx context.Context, rdb redis.UniversalClie
 	if err != nil {
 		return err
 	}
-	ticks, err := schedule.New(client, schedule.Config{Logger: log}, schedule.Entry{Name: tick, Spec: "@every 1s", LateMax: tickLateMax, TaskFunc: p.tickTask})
+	each := schedule.Entry{Name: tick, Spec: "@every 1s", LateMax: p.spec.TickLateMax, TaskFunc: p.tickTask}
+	ticks, err := schedule.New(client, schedule.Config{Logger: log}, each)
 	if err != nil {
 		return err
 	}
@@ -228,9 +231,12 @@ func (p *workerProcess) send(ctx context.Context, task *asynq.Task) error {
 	return err
 }
 
-// tickLateMax is how late a tick may be. Redis may be away for a minute and more, and no tick is to be missed for that. After a
-// jump of the clock all ticks of that time come at once.
-const tickLateMax = 5 * time.Minute
+// How late a tick may be. Redis may be away for a minute and more, and no tick is to be missed for that. After a jump of
+// the clock for good, all ticks of so long come at once.
+const (
+	tickLateMax          = 5 * time.Minute
+	tickLateMaxAfterJump = 10 * time.Second
+)
 
 // What the ids of messages begin with says where they come from.
 const (
