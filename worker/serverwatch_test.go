@@ -31,6 +31,25 @@ func TestARestartOfRedisIsTold(t *testing.T) {
 	}
 }
 
+// A Redis that begins again without its data has no list of queues, and clients name a queue once only. The pool names its queues again.
+func TestQueuesAreNamedToAnEmptyRedis(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	seen := &runs{}
+	r.start(seen.handler(), worker.Config{Unlimited: worker.UnlimitedAllow})
+	r.enqueuePlain("sms", "first", to("+1"))
+	seen.ran(t, 1)
+	if queues, err := r.insp.Queues(); err != nil || len(queues) != 1 {
+		t.Fatalf("the queues are %v, %v, want one", queues, err)
+	}
+	never(t, 4*time.Second, "the watch looks", func() bool { return false }) // it has seen this server
+	r.srv.Restart()
+	r.eventually("the queue is listed", func() bool {
+		queues, err := r.insp.Queues()
+		return err == nil && len(queues) == 1
+	})
+}
+
 // So it is when a server's clock is set.
 func TestAClockThatWasSetIsTold(t *testing.T) {
 	t.Parallel()

@@ -131,6 +131,7 @@ func (w *serverWatch) look(ctx context.Context) {
 	for id, s := range found {
 		old, seen := w.known[id]
 		if !seen && w.known != nil {
+			w.nameQueues(ctx)
 			w.log.Warn("another Redis server answers: it was restarted, took over, or is new. Writes that it has not seen are forgotten", zap.String("addr", s.addr))
 			if tell := w.cfg.Observer.RedisReplaced; tell != nil {
 				tell(ctx, event.RedisReplaced{Addr: s.addr})
@@ -144,6 +145,16 @@ func (w *serverWatch) look(ctx context.Context) {
 		}
 	}
 	w.known = found
+}
+
+// nameQueues puts the queues of the pool into asynq's list of queues again, which a server without its data lacks. Clients do so for their
+// first task of a queue alone, and asynq's tools see only queues of that list.
+func (w *serverWatch) nameQueues(ctx context.Context) {
+	for queue := range w.cfg.Asynq.Queues {
+		if err := luascripts.NameQueue(ctx, w.rdb, queue); err != nil {
+			w.log.Warn("a queue can't be named to a new Redis server: tools may not list it", zap.String("queue", queue), zap.Error(err))
+		}
+	}
 }
 
 // seeServer asks a server who it is and what time it is. Its id is empty when it does not say.
