@@ -379,7 +379,7 @@ func (r *run) messages(rep *Report, arrivals []e2e.Arrival, left map[string]bool
 			continue
 		}
 		if left[id] {
-			if strings.HasPrefix(id, tickPrefix) { // the schedule goes on, and only its later ticks may wait
+			if strings.HasPrefix(id, tickPrefix) && !r.spec.leaveOrphans { // the schedule goes on, and only its later ticks may wait
 				rep.Left++
 			}
 			continue
