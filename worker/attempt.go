@@ -208,7 +208,7 @@ func (t *attempt) finish(ctx context.Context, call func(context.Context) error, 
 		later = func() {}
 	}
 	later = sync.OnceFunc(later)
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterTimeout)
+	after, cancel := t.after(ctx)
 	whole := func() error {
 		defer cancel()
 		err := call(after)

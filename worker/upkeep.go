@@ -128,10 +128,11 @@ func (w *serverWatch) look(ctx context.Context) {
 		}
 		return
 	}
+	replaced := false
 	for id, s := range found {
 		old, seen := w.known[id]
 		if !seen && w.known != nil {
-			w.nameQueues(ctx)
+			replaced = true
 			w.log.Warn("another Redis server answers: it was restarted, took over, or is new. Writes that it has not seen are forgotten", zap.String("addr", s.addr))
 			if tell := w.cfg.Observer.RedisReplaced; tell != nil {
 				tell(ctx, event.RedisReplaced{Addr: s.addr})
@@ -145,6 +146,9 @@ func (w *serverWatch) look(ctx context.Context) {
 		}
 	}
 	w.known = found
+	if replaced {
+		w.nameQueues(ctx)
+	}
 }
 
 // nameQueues puts the queues of the pool into asynq's list of queues again, which a server without its data lacks. Clients do so for their

@@ -128,7 +128,7 @@ func moveToBareOld(tb testing.TB, c *Cluster, key string) func() error {
 	return moveToBare(tb, c, key)
 }
 
-// slotOf is the slot of a key, who has it, and the first master that has not.
+// slotOf returns the slot of a key, the master that serves the slot, and another master.
 func slotOf(tb testing.TB, c *Cluster, key string) (slot int, owner, other *redisserver.Process) {
 	tb.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: c.Masters[0].Addr()})
