@@ -269,11 +269,7 @@ func (f *forgets) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 func TestCoalescedCallsWithANodeDown(t *testing.T) {
 	t.Parallel()
 	rdb, nodes := redistest.StartNodes(t, 3)
-	for _, node := range nodes {
-		if err := node.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	redistest.ServeInPart(t, nodes)
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	throttle.Patient(rdb)
 	keys := spread(t, rdb, nodes, l, 6)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,18 +19,8 @@ import (
 func TestClusterMasterOfTheStoredLimitIsSilent(t *testing.T) {
 	t.Parallel()
 	shared, nodes := redistest.StartNodes(t, 3)
-	for _, n := range nodes { // else no node answers while one is away
-		if err := n.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	nodeOf := func(key string) int {
-		owner, err := shared.MasterForKey(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return slices.IndexFunc(nodes, func(n *redistest.Server) bool { return n.Addr() == owner.Options().Addr })
-	}
+	redistest.ServeInPart(t, nodes)
+	nodeOf := func(key string) int { return redistest.NodeOf(t, shared, nodes, key) }
 	silent := (nodeOf("{"+key+"}") + 1) % len(nodes)
 	o := *shared.Options()
 	o.ReadTimeout = 10 * time.Minute

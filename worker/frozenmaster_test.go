@@ -58,18 +58,8 @@ func newFrozen(t *testing.T) *frozen {
 	t.Helper()
 	f := &frozen{}
 	f.shared, f.nodes = redistest.StartNodes(t, 3)
-	for _, n := range f.nodes { // else no node answers while one is away
-		if err := n.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	nodeOf := func(key string) int {
-		owner, err := f.shared.MasterForKey(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return slices.IndexFunc(f.nodes, func(n *redistest.Server) bool { return n.Addr() == owner.Options().Addr })
-	}
+	redistest.ServeInPart(t, f.nodes)
+	nodeOf := func(key string) int { return redistest.NodeOf(t, f.shared, f.nodes, key) }
 	o := *f.shared.Options()
 	o.ReadTimeout = 10 * time.Minute
 	f.rdb = redis.NewClusterClient(&o)

@@ -3,7 +3,6 @@ package worker_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -18,18 +17,8 @@ import (
 func TestPoolOnClusterServesOtherQueuesWhileANodeIsSilent(t *testing.T) {
 	t.Parallel()
 	rdb, nodes := redistest.StartNodes(t, 3)
-	for _, n := range nodes { // else no node answers while one is away
-		if err := n.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	nodeOf := func(name string) int {
-		owner, err := rdb.MasterForKey(t.Context(), "{"+name+"}")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return slices.IndexFunc(nodes, func(n *redistest.Server) bool { return n.Addr() == owner.Options().Addr })
-	}
+	redistest.ServeInPart(t, nodes)
+	nodeOf := func(name string) int { return redistest.NodeOf(t, rdb, nodes, "{"+name+"}") }
 	first, second := "q0", "q1"
 	for i := 2; nodeOf(second) == nodeOf(first); i++ {
 		second = fmt.Sprint("q", i)

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -84,4 +85,24 @@ func servers(tb testing.TB, all []*redisserver.Process) []*Server {
 		out = append(out, &Server{tb: tb, options: redis.Options{Addr: p.Addr()}, process: p})
 	}
 	return out
+}
+
+// ServeInPart lets the nodes of a Cluster answer also while one of them is away.
+func ServeInPart(tb testing.TB, nodes []*Server) {
+	tb.Helper()
+	for _, n := range nodes {
+		if err := n.Client(tb).ConfigSet(tb.Context(), "cluster-require-full-coverage", "no").Err(); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+// NodeOf is the index of the node that has a key.
+func NodeOf(tb testing.TB, rdb *redis.ClusterClient, nodes []*Server, key string) int {
+	tb.Helper()
+	owner, err := rdb.MasterForKey(tb.Context(), key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return slices.IndexFunc(nodes, func(n *Server) bool { return n.Addr() == owner.Options().Addr })
 }
