@@ -16,10 +16,9 @@ import (
 )
 
 const (
-	readyWithin  = time.Minute     // a slow disk with a long AOF to load
-	stopWithin   = 5 * time.Second // before a polite stop becomes a kill
-	pollEvery    = 2 * time.Millisecond
-	portAttempts = 10
+	readyWithin = time.Minute     // a slow disk with a long AOF to load
+	stopWithin  = 5 * time.Second // before a polite stop becomes a kill
+	pollEvery   = 2 * time.Millisecond
 )
 
 // ErrNoServer is returned when there is no redis-server to run.
@@ -54,19 +53,20 @@ type run struct {
 func Launch(dir string, opts ...Option) (*Process, error) {
 	p := &Process{settings: newSettings(opts), dir: dir}
 	for range portAttempts {
-		port, err := freePort()
+		port, err := ports.take()
 		if err != nil {
 			return nil, err
 		}
 		p.port = port
-		// Somebody may have taken the port since: then the next one.
 		err = p.StartAgain()
 		if err == nil {
 			return p, nil
 		}
 		if !errors.Is(err, errPortTaken) {
+			ports.giveBack(port)
 			return nil, err
 		}
+		// Some other program listens there: then the next one.
 	}
 	return nil, fmt.Errorf("%w, %d times in a row", errPortTaken, portAttempts)
 }
@@ -128,11 +128,17 @@ func (p *Process) Resume() error { return p.signal(syscall.SIGCONT) }
 func (p *Process) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed = true
-	if p.run == nil {
+	if p.closed && p.run == nil {
 		return nil
 	}
-	return p.stopLocked("SHUTDOWN NOSAVE")
+	p.closed = true
+	if p.run != nil {
+		if err := p.stopLocked("SHUTDOWN NOSAVE"); err != nil {
+			return err
+		}
+	}
+	ports.giveBack(p.port)
+	return nil
 }
 
 func (p *Process) startLocked() error {

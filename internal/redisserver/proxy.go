@@ -35,11 +35,7 @@ type Proxy struct {
 // ListenProxy starts a proxy in front of target. The caller closes it. A proxy that lost its
 // port while it refused says so by failf, or panics where that is nil.
 func ListenProxy(target string, failf func(format string, args ...any)) (*Proxy, error) {
-	ln, err := listenFree()
-	if err != nil {
-		return nil, err
-	}
-	_, port, err := net.SplitHostPort(ln.Addr().String())
+	ln, port, err := listenAnywhere()
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +110,7 @@ func (p *Proxy) Refuse(refuse bool) {
 	var ln net.Listener
 	var err error
 	for end := time.Now().Add(listensWithin); ; time.Sleep(time.Millisecond) {
-		if ln, err = net.Listen("tcp", p.Addr()); err == nil {
+		if ln, err = listen(p.port); err == nil {
 			break
 		}
 		if time.Now().After(end) {
@@ -152,8 +148,11 @@ func (p *Proxy) Deaden() {
 // fine.
 func (p *Proxy) Close() {
 	p.mu.Lock()
-	p.closed = true
-	p.dropLocked()
+	if !p.closed {
+		p.closed = true
+		p.dropLocked()
+		ports.giveBack(p.port)
+	}
 	p.mu.Unlock()
 	p.wg.Wait()
 }

@@ -236,10 +236,11 @@ func TestProxyCarriesPubSub(t *testing.T) {
 
 func TestProxyToNothing(t *testing.T) {
 	t.Parallel()
-	port, err := freePort()
+	port, err := ports.take()
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer ports.giveBack(port)
 	p := proxyOf(t, loopback+":"+port)
 	client := impatient(p.Addr())
 	defer client.Close()
