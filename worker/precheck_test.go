@@ -3,8 +3,12 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"iter"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +20,8 @@ import (
 	"github.com/headwayq/headway/internal/precheck"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
+	"github.com/headwayq/headway/queue/batch"
+	"github.com/headwayq/headway/queue/schedule"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
 )
@@ -108,16 +114,118 @@ func useLeastRights(t *testing.T, without []string) {
 	}
 	pool.Shutdown()
 	useLimiter(t, userOf(t, s, admin, "limiter", precheck.Limiter, without...))
+	wantNothingRefused(t, admin, without)
+}
+
+// wantNothingRefused checks that the server has refused no command to the users without some rights, but those that are
+// tried to see whether they are allowed.
+func wantNothingRefused(t *testing.T, admin *redis.Client, without []string) {
+	t.Helper()
 	log, err := admin.ACLLog(t.Context(), 100).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range log {
-		tried := slices.Contains(without, "+"+e.Object)        // to see whether it is allowed
+		tried := slices.Contains(without, "+"+e.Object)
 		if !tried && !strings.HasPrefix(e.Object, "client|") { // go-redis names itself where it may
-			t.Errorf("the server refused %s %q in %s", e.Reason, e.Object, e.Context)
+			t.Errorf("the server refused %s to %s: %s %q", e.Object, e.Username, e.Reason, e.Context)
 		}
 	}
+}
+
+// A program that feeds batches, cancels one and ticks a schedule runs with the rights that docs/production.md lists, beside a
+// pool and a program that starts batches.
+func TestTheLeastRightsSufficeToFeedAndTick(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, redistest.Own())
+	admin := s.Client(t)
+	to, err := queue.JSONKey("$.to")
+	if err != nil {
+		t.Fatal(err)
+	}
+	policies := []queue.Policy{{Type: "sms", Rules: []queue.Rule{{Name: "phone", Limit: throttle.Sliding(1, 5*time.Second), Key: to}}}}
+	var ticked atomic.Int64
+	pool, err := worker.New(userOf(t, s, admin, "pool", precheck.Worker), asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
+		if task.Type() == "tick" {
+			time.Sleep(1500 * time.Millisecond) // the next tick waits for it
+			ticked.Add(1)
+		}
+		return nil
+	}), worker.Config{Policies: policies, Unlimited: worker.UnlimitedAllow, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Shutdown()
+	clientOf := func(name string, role precheck.Role) *queue.Client {
+		t.Helper()
+		client, err := queue.NewClient(userOf(t, s, admin, name, role), queue.ClientConfig{Policies: policies})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client
+	}
+	feeding := clientOf("feeder", precheck.Feeder)
+	feeder, err := batch.NewFeeder(feeding, batch.FeederConfig{Queues: []string{"default"}, Logger: zap.NewNop(), Sources: map[string]batch.Source{
+		"phones": batch.Seq(func(b batch.Spec) iter.Seq[batch.Element] {
+			return func(yield func(batch.Element) bool) {
+				for i := range 20 {
+					phone := i
+					if b.ID == "cancelled" {
+						phone = 0 // its elements wait for the one phone
+					}
+					if !yield(batch.Element{ID: strconv.Itoa(i), Payload: fmt.Appendf(nil, `{"to":"%d"}`, phone)}) {
+						return
+					}
+				}
+			}
+		}),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ticks, err := schedule.New(feeding, schedule.Config{Logger: zap.NewNop()}, schedule.Entry{
+		Name: "each", Spec: "@every 1s", Overlap: schedule.OverlapQueueOne,
+		TaskFunc: func(context.Context, time.Time) (*queue.Task, error) { return queue.NewTask("tick", nil), nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = feeder.Run(ctx) })
+	running.Go(func() { _ = ticks.Run(ctx) })
+	defer running.Wait()
+	defer stop()
+	control := batch.NewControl(clientOf("starter", precheck.Enqueuer))
+	progress := func(id string) batch.Progress {
+		p, err := control.Progress(t.Context(), "default", id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for _, id := range []string{"done", "cancelled"} {
+		if _, err := control.Start(t.Context(), batch.Spec{ID: id, Type: "sms", Source: "phones", Total: 20, Window: 10}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "one batch is done, and of the other some elements wait", func() bool {
+		return progress("done").State == batch.Ended && progress("cancelled").Open > 2
+	})
+	if _, err := batch.NewControl(feeding).Cancel(t.Context(), "default", "cancelled"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what waits of it is taken out, and three ticks ran", func() bool {
+		_, err := control.Progress(t.Context(), "default", "cancelled")
+		return errors.Is(err, batch.ErrNotFound) && ticked.Load() >= 3
+	})
+	pool.Shutdown()
+	stop()
+	running.Wait()
+	wantNothingRefused(t, admin, nil)
 }
 
 // useLimiter makes the calls that a program makes which only asks for permits.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"net"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -266,11 +269,45 @@ func TestTheDocsListTheRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, role := range map[string]precheck.Role{
-		"limiter": precheck.Limiter, "enqueuer": precheck.Enqueuer, "worker": precheck.Worker, "viewer": precheck.Viewer, "operator": precheck.Operator,
+		"limiter": precheck.Limiter, "enqueuer": precheck.Enqueuer, "feeder": precheck.Feeder, "worker": precheck.Worker, "viewer": precheck.Viewer, "operator": precheck.Operator,
 	} {
 		line := "ACL SETUSER " + name + " on >PASSWORD " + strings.Join(precheck.ACL(role, "hw"), " ")
 		if !strings.Contains(string(text), "\n"+line+"\n") {
 			t.Errorf("docs/production.md lacks this line:\n%s", line)
+		}
+	}
+}
+
+// Each role may call the commands that its scripts call: Redis holds what a script does against the rights of who runs it.
+func TestRolesMayCallWhatTheirScriptsCall(t *testing.T) {
+	t.Parallel()
+	for role, scripts := range map[precheck.Role][]string{
+		precheck.Limiter:  {"lib/*", "limit/*"},
+		precheck.Enqueuer: {"queue/enqueue", "queue/insert_task", "queue/deferred"},
+		precheck.Feeder:   {"batch/*", "queue/tick", "queue/enqueue", "queue/insert_task"},
+		precheck.Worker:   {"*/*"},
+	} {
+		may, seen := precheck.ACL(role, "hw"), 0
+		for _, pattern := range scripts {
+			files, err := filepath.Glob("../luascripts/lua/" + pattern + ".lua")
+			if err != nil || len(files) == 0 {
+				t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+			}
+			for _, file := range files {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, call := range regexp.MustCompile(`redis\.p?call\("([A-Z]+)"`).FindAllSubmatch(text, -1) {
+					seen++
+					if name := strings.ToLower(string(call[1])); !slices.Contains(may, "+"+name) {
+						t.Errorf("%s calls %s, and role %d has no right to", file, call[1], role)
+					}
+				}
+			}
+		}
+		if seen < 5 {
+			t.Errorf("only %d calls of commands are seen in the scripts of role %d", seen, role)
 		}
 	}
 }

@@ -12,7 +12,8 @@ type Role int
 const (
 	Limiter  Role = iota // a program that only asks for permits
 	Enqueuer             // one that enqueues and books tasks, too
-	Worker               // a pool, a feeder or a schedule
+	Feeder               // one that feeds or cancels batches, or ticks a schedule, too
+	Worker               // a pool
 	Operator             // somebody who changes something, with the command headway or the dashboard
 	Viewer               // somebody who looks, with the command or the dashboard, and changes nothing; no program, so not for [Needs]
 )
@@ -54,7 +55,6 @@ var rights = []right{
 	{Limiter, "hincrby KEY a 1"},
 	{Limiter, "publish CHANNEL 1"},
 	{Limiter, "time"},
-	{Limiter, "unlink KEY"},
 	{Enqueuer, "set TASK 1 px 10000"},
 	{Enqueuer, "get TASK"},
 	{Enqueuer, "exists TASK"},
@@ -66,15 +66,21 @@ var rights = []right{
 	{Enqueuer, "rpush TASK a"},
 	{Enqueuer, "zadd TASK 1 a"},
 	{Enqueuer, "sadd TASK a"},
-	{Worker, "lrem TASK 0 a"},
+	{Feeder, "lpush KEY a"},
+	{Feeder, "lrange KEY 0 0"},
+	{Feeder, "lset KEY 0 a"},
+	{Feeder, "ltrim KEY 0 0"},
+	{Feeder, "lrem TASK 0 a"},
+	{Feeder, "llen TASK"},
+	{Feeder, "lpos TASK a"},
+	{Feeder, "zrem TASK a"},
+	{Feeder, "sismember TASK a"},
 	{Worker, "lrange TASK 0 0"},
-	{Worker, "llen TASK"},
-	{Worker, "lpos TASK a"},
+	{Worker, "lset TASK -1 a"},
 	{Worker, "rpop TASK"},
 	{Worker, "rpoplpush TASK TASK"},
 	{Worker, "srem TASK a"},
 	{Worker, "smembers TASK"},
-	{Worker, "zrem TASK a"},
 	{Worker, "zscore TASK a"},
 	{Worker, "zcard TASK"},
 	{Worker, "zrange TASK 0 0"},
@@ -87,6 +93,7 @@ var rights = []right{
 	{Worker, "expireat TASK 9999999999"},
 	{Worker, "setex TASK 10 1"},
 	{Worker, "ping"},
+	{Limiter, "unlink KEY"}, // the last ones take the trial keys away
 	{Enqueuer, "del TASK"},
 }
 
@@ -95,7 +102,7 @@ var reads = strings.Fields("get exists strlen getrange pttl zscore zmscore zcard
 	"llen lrange smembers sismember time publish scan")
 
 // acts are the commands of an operator besides those of a viewer and a worker.
-var acts = strings.Fields("ltrim multi exec")
+var acts = strings.Fields("multi exec")
 
 // Commands are the commands that a role needs on keys, in the order in which they are
 // tried, without those that run scripts.

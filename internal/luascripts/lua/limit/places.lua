@@ -65,7 +65,7 @@ local function enlist(rule, set, ticket, at)
   else
     rule.no_turns = false
     redis.call("ZADD", rule.line, int(at + PROMISE_OFFSET), "@" .. rule.member, kept_score(ticket), "#" .. rule.member)
-    if stale then redis.call("DEL", set) end
+    if stale then redis.call("UNLINK", set) end
     redis.call("ZADD", set, int(ticket), rule.member)
   end
 end
