@@ -186,56 +186,6 @@ func (s shiftedTime) shift(cmd redis.Cmder) {
 	}
 }
 
-// A master of a Cluster is killed and its replica takes over: enqueuers and pools go on soon after that.
-// Where a client read its map of slots once a minute only, they stood still for about as long.
-func TestPoolGoesOnAfterAMasterDied(t *testing.T) {
-	t.Parallel()
-	rdb, nodes, replicas := redistest.StartReplicated(t, 3)
-	owner, err := rdb.MasterForKey(t.Context(), "{default}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	of := slices.IndexFunc(nodes, func(n *redistest.Server) bool { return n.Addr() == owner.Options().Addr })
-	seen := &runs{}
-	cfg := policies(phone("sms", 100*ms))
-	replaced := make(chan string, 10)
-	cfg.Observer.RedisReplaced = func(_ context.Context, e event.RedisReplaced) { replaced <- e.Addr }
-	started(t, rdb, seen.handler(), cfg)
-	client, err := queue.NewClient(rdb, queue.ClientConfig{Policies: cfg.Policies})
-	if err != nil {
-		t.Fatal(err)
-	}
-	send := func(id string) bool {
-		_, err := client.Enqueue(t.Context(), queue.NewTask("sms", []byte(to("+1")), asynq.TaskID(id)))
-		return err == nil || errors.Is(err, asynq.ErrTaskIDConflict) // the answer was lost
-	}
-	eventually(t, "one is enqueued", func() bool { return send("before") })
-	seen.ran(t, 1)
-	nodes[of].Kill()
-	replica := replicas[of].Client(t)
-	eventually(t, "the replica took over", func() bool {
-		role, err := replica.Do(t.Context(), "role").Slice()
-		return err == nil && role[0] == "master"
-	})
-	began := time.Now()
-	eventually(t, "another is enqueued", func() bool { return send("after") })
-	enqueued := time.Since(began)
-	eventually(t, "it runs", func() bool { return seen.count("after") > 0 })
-	took := time.Since(began)
-	t.Logf("enqueued %v after the replica took over, run after %v", enqueued.Round(ms), took.Round(ms))
-	if took > 15*time.Second {
-		t.Errorf("it ran %v after the replica took over, want some seconds", took)
-	}
-	select {
-	case addr := <-replaced:
-		if addr != replicas[of].Addr() {
-			t.Errorf("the pool says that %s took over, want %s", addr, replicas[of].Addr())
-		}
-	case <-time.After(within):
-		t.Error("the pool does not say that another server took over")
-	}
-}
-
 // loadingHook answers scripts about some keys as a server does that begins.
 type loadingHook struct{ tag string }
 

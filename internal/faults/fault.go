@@ -118,6 +118,14 @@ func All() []Fault {
 			Long: 14 * time.Minute, start: watched(), every: 10 * time.Second, strike: killMaster,
 		},
 		{
+			Name: "sentinel-kill-min-replicas", About: "as sentinel-kill, with min-replicas-to-write 1", Forgets: true,
+			Long: 14 * time.Minute, start: watched(minReplicas...), every: 10 * time.Second, strike: killMaster,
+		},
+		{
+			Name: "sentinel-kill-replicas", About: "as sentinel-kill, where both replicas must have a grant", Forgets: true, KeepsLimits: true,
+			Long: 14 * time.Minute, start: watched(), limits: throttle.Config{Replicas: 2}, every: 10 * time.Second, strike: killMaster,
+		},
+		{
 			Name: "sentinel-frozen", About: "the master stands still until Sentinel has replaced it, and comes back as a second master for a moment", Forgets: true,
 			Long: 22 * time.Minute, start: watched(), every: 10 * time.Second, strike: freezeMaster,
 		},

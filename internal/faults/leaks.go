@@ -230,6 +230,9 @@ var lastingKeys = []struct {
 	{lasting(`\{default\}:batch:[^:]+`), 24 * time.Hour},             //
 }
 
+// lockKeys are in the names of asynq's locks of unique tasks, which are free when these have ended.
+const lockKeys = ":unique:"
+
 var placeKeys = lasting(`\{.+\}:[a-z]+:(line|turns:[0-9a-f]{16})`)
 
 func lasting(name string) *regexp.Regexp {
@@ -242,7 +245,7 @@ func (l *Leaks) lookForKeys(ctx context.Context, rdb redis.UniversalClient) erro
 	keys := rdb.Scan(ctx, 0, "*", 1000).Iterator()
 	for keys.Next(ctx) {
 		key := keys.Val()
-		if strings.HasPrefix(key, "asynq:") {
+		if strings.HasPrefix(key, "asynq:") && !strings.Contains(key, lockKeys) {
 			continue
 		}
 		left, err := rdb.PTTL(ctx, key).Result()

@@ -33,7 +33,8 @@ func TestLeakedKeysAreFound(t *testing.T) {
 		"hw:history:{phone}:minutes:495000":    time.Hour,
 		"hw:limit:phone":                       time.Hour,
 		"asynq:{default}:t:c1":                 0,
-		"hw:{default}:batch:load-1":            0, // a batch that has not ended
+		"asynq:{default}:unique:sms:0123":      time.Minute, // the lock of a task that has ended
+		"hw:{default}:batch:load-1":            0,           // a batch that has not ended
 		"hw:{default}:batch:load-0:open":       time.Hour,
 		"hw:limit:provider":                    time.Hour, // nobody changed it
 		"hw:rules":                             time.Hour, // it lives for minutes
@@ -60,7 +61,7 @@ func TestLeakedKeysAreFound(t *testing.T) {
 		names = append(names, name)
 	}
 	want := []string{
-		"hw:history:{+49…0012}:minutes:1", "hw:history:{phone}:waiting", "hw:limit:provider", "hw:rules", "hw:{+49…0012}:phone:line", "hw:{all}:slots",
+		"asynq:{default}:unique:sms:0123", "hw:history:{+49…0012}:minutes:1", "hw:history:{phone}:waiting", "hw:limit:provider", "hw:rules", "hw:{+49…0012}:phone:line", "hw:{all}:slots",
 		"hw:{default}:batch:load-0:open", "hw:{default}:batch:load-1", "hw:{default}:due", "other:hw:{default}:batch:load-0",
 	}
 	if leaks.Lasting != 7 || leaks.Places != 2 || !slices.Equal(names, want) {
@@ -122,11 +123,11 @@ func TestVitalsOfARun(t *testing.T) {
 func TestSoakPolicies(t *testing.T) {
 	t.Parallel()
 	for _, rate := range []int{1, 7, 20, 50, 1000} {
-		judged, err := readPolicies(soakPolicies(phoneLimit, rate))
+		judged, err := readPolicies(soakPolicies(phoneLimit, rate, 57))
 		if err != nil {
 			t.Fatal(err)
 		}
-		others, err := readPolicies(otherSoakPolicies(rate))
+		others, err := readPolicies(otherSoakPolicies(rate, 57))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,11 +136,17 @@ func TestSoakPolicies(t *testing.T) {
 		for _, rule := range (&run{judged: others}).rules() {
 			other[rule.Name] = rule
 		}
-		if len(judged) != 3 || len(others) != 3 || len(rules) != 7 || len(other) != 8 {
+		if len(judged) != 5 || len(others) != 5 || len(rules) != 11 || len(other) != 12 {
 			t.Fatalf("%d and %d types, %d and %d rules", len(judged), len(others), len(rules), len(other))
 		}
 		for _, rule := range rules {
 			l, lower := rule.Limit, other[rule.Name].Limit
+			if e2e.IsGate(rule) {
+				if e2e.RuleText(rule) != e2e.RuleText(other[rule.Name]) {
+					t.Errorf("the other policy has the gate %s, want %s", e2e.RuleText(other[rule.Name]), e2e.RuleText(rule))
+				}
+				continue
+			}
 			if lower.Kind() != l.Kind() || lower.Permits() > l.Permits() || lower.Window() < l.Window() || lower.Burst() > l.Burst() {
 				t.Errorf("at a rate of %d the other policy has %s for %s, which is %s", rate, lower, rule.Name, l)
 			}
@@ -177,8 +184,8 @@ func TestShortSoak(t *testing.T) {
 			rules[c.Rule] = true
 		}
 	}
-	if err != nil || len(rules) != 7 {
-		t.Errorf("messages were sent under the rules %v, %v, want all 7", rules, err)
+	if err != nil || len(rules) != 11 {
+		t.Errorf("messages were sent under the rules %v, %v, want all 11", rules, err)
 	}
 	for _, p := range heapProfiles(workerSpec{Vitals: vitalsFile(spec.Dir)}) {
 		if _, err := os.Stat(p.file); err != nil {

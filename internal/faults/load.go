@@ -27,20 +27,27 @@ type load struct {
 	faults        e2e.Faults                          // of the gateway
 }
 
-// loadOf is the load of a run. A little more comes than the provider takes, so that something always waits.
-func loadOf(s Spec) load {
+// loadOf is the load of a run. A little more comes than the provider takes, so that something always waits. On a cluster there are
+// slots as well, in a third hash slot.
+func loadOf(s Spec, cluster bool) load {
 	rate := float64(s.Rate)
 	if !s.Fault.Soak {
+		policies, others := usualPolicies, otherPolicies
+		if cluster {
+			policies, others = clusterPolicies, otherClusterPolicies
+		}
 		return load{
-			policies: usualPolicies, otherPolicies: otherPolicies, types: []string{e2e.TaskType},
+			policies: policies, otherPolicies: others, types: []string{e2e.TaskType},
 			perSecond: 0.7 * rate, batch: int(0.4 * rate * s.For.Seconds()), // a good third of all messages
 		}
 	}
+	shut := time.Now().Add(shutAfter).Minute()
 	return load{
-		policies: soakPolicies, otherPolicies: otherSoakPolicies,
-		types:     []string{e2e.TaskType, "mail:send", "push:send", plainType},
-		perSecond: 0.35 * rate,
-		batch:     int(0.65 * rate * min(s.For, 20*time.Second).Seconds()), again: true, // as many as the client's messages leave room for
+		policies:      func(phone string, rate int) string { return soakPolicies(phone, rate, shut) },
+		otherPolicies: func(rate int) string { return otherSoakPolicies(rate, shut) },
+		types:         []string{e2e.TaskType, "mail:send", "push:send", "news:send", "bulk:send", plainType},
+		perSecond:     0.35 * rate,
+		batch:         int(0.65 * rate * min(s.For, 20*time.Second).Seconds()), again: true, // as many as the client's messages leave room for
 		faults: e2e.Faults{TooMany: percent, After: 2 * time.Second, Unavailable: percent, Seed: s.Seed},
 	}
 }
@@ -76,6 +83,32 @@ policies:
 `, lower(rate))
 }
 
+func clusterPolicies(phone string, rate int) string {
+	return fmt.Sprintf(`
+rules:
+  phone:    {limit: %s, key: $.to}
+  provider: {limit: %d/1s, key: =all}
+  slots:    {limit: concurrent %d lease 20s, key: =line}
+policies:
+  sms:send: {rules: [phone, provider, slots]}
+`, phone, rate, slotsOf(rate))
+}
+
+func otherClusterPolicies(rate int) string {
+	return fmt.Sprintf(`
+rules:
+  phone:    {limit: 1/3s, key: $.to}
+  tenant:   {limit: gcra 1000/1s burst 1000, key: =acme}
+  provider: {limit: %d/1s, key: =all}
+  slots:    {limit: concurrent %d lease 20s, key: =line}
+policies:
+  sms:send: {rules: [phone, tenant, provider, slots]}
+`, lower(rate), slotsOf(rate))
+}
+
+// slotsOf is how many messages may be at work at once. All of what the provider takes in a second would be more.
+func slotsOf(rate int) int { return max(8, rate/2) }
+
 // lower is a lower limit of the provider.
 func lower(rate int) int { return max(1, rate*9/10) }
 
@@ -86,37 +119,52 @@ func plainPolicy() e2e.Policy {
 	return e2e.Policy{Policy: queue.Policy{Type: plainType}, PerRule: true}
 }
 
-// soakRules has a limit of each family. Each holds messages up now and then, and none of them
-// for longer than the provider does. A lease is longer than any strike.
-func soakRules(phone string, rate, provider int) string {
+// One minute in five the gate of a soak is shut, the first time so long after its begin: a short run never meets it shut.
+const (
+	shutEach  = 5
+	shutAfter = 3 * time.Minute
+)
+
+// soakRules has a limit of each kind, and a gate that is shut in the minute `shut` and each fifth one after it. Each limit holds
+// messages up now and then, and none of them for longer than the provider or the gate does. A lease is longer than any strike.
+func soakRules(phone string, rate, provider, shut int) string {
 	return fmt.Sprintf(`
 rules:
   phone:    {limit: %s, key: $.to}
   tenant:   {limit: gcra %d/1s burst %[2]d, key: $.text}
   minute:   {limit: calendar %d/minute UTC, key: $.text}
   bucket:   {limit: bucket %d/1s burst %d, key: $.text}
+  fixed:    {limit: fixed %d/3s, key: $.text}
+  warmup:   {limit: warmup %d/1s over 2s cold 3, key: $.text}
   pace:     {limit: leaky %d/1s, key: =all}
-  provider: {limit: %d/1s, key: =all}
-  slots:    {limit: concurrent %d lease 20s, key: =all}
-`, phone, max(1, rate/tenants), max(1, rate*5/4), max(1, rate/20), max(2, rate/10), max(1, rate/5), provider, max(8, rate/2))
+  smooth:   {limit: smooth %[8]d/1s burst 5, key: =all}
+  hours:    {gate: 'cron "%[9]d-59/%[11]d * * * *" to "%[10]d-59/%[11]d * * * *" UTC'}
+  provider: {limit: %[12]d/1s, key: =all}
+  slots:    {limit: concurrent %[13]d lease 20s, key: =all}
+`, phone, max(1, rate/tenants), max(1, rate*5/4), max(1, rate/20), max(2, rate/10), max(1, rate/8), max(1, rate/20), max(1, rate/5),
+		(shut+1)%shutEach, shut%shutEach, shutEach, provider, slotsOf(rate))
 }
 
-func soakPolicies(phone string, rate int) string {
-	return soakRules(phone, rate, rate) + `
+func soakPolicies(phone string, rate, shut int) string {
+	return soakRules(phone, rate, rate, shut) + `
 policies:
   sms:send:  {rules: [phone, tenant, provider, slots]}
   mail:send: {rules: [phone, minute, provider, slots]}
   push:send: {rules: [phone, bucket, pace, provider, slots]}
+  news:send: {rules: [hours, phone, fixed, provider, slots]}
+  bulk:send: {rules: [phone, warmup, smooth, provider, slots]}
 `
 }
 
-func otherSoakPolicies(rate int) string {
-	return soakRules("1/3s", rate, lower(rate)) + `
+func otherSoakPolicies(rate, shut int) string {
+	return soakRules("1/3s", rate, lower(rate), shut) + `
   more:      {limit: gcra 1000/1s burst 1000, key: =acme}
 policies:
   sms:send:  {rules: [phone, tenant, more, provider, slots]}
   mail:send: {rules: [phone, minute, more, provider, slots]}
   push:send: {rules: [phone, bucket, pace, provider, slots]}
+  news:send: {rules: [hours, phone, fixed, more, provider, slots]}
+  bulk:send: {rules: [phone, warmup, smooth, provider, slots]}
 `
 }
 
@@ -177,10 +225,27 @@ func (r *run) feed(load context.Context, client *queue.Client) error {
 	}
 }
 
-// newTask is a message of the client, and its type.
+// newTask is a message of the client, its type, and which of the [ways] it is enqueued.
 type newTask struct {
 	kind    string
 	message e2e.Message
+	way     int
+}
+
+// ways are how the client enqueues its messages, in turns: as they are, booked before that, and as unique ones.
+var ways = []func(ctx context.Context, client *queue.Client, task *queue.Task, opts ...asynq.Option) error{
+	func(ctx context.Context, client *queue.Client, task *queue.Task, opts ...asynq.Option) error {
+		_, err := client.Enqueue(ctx, task, opts...)
+		return err
+	},
+	func(ctx context.Context, client *queue.Client, task *queue.Task, opts ...asynq.Option) error {
+		_, err := client.Book(ctx, task, opts...)
+		return err
+	},
+	func(ctx context.Context, client *queue.Client, task *queue.Task, opts ...asynq.Option) error {
+		_, err := client.Enqueue(ctx, task, append(opts, asynq.Unique(remembers))...)
+		return err
+	},
 }
 
 // enqueue enqueues messages of the client. What fails it tries again under the same id.
@@ -210,7 +275,7 @@ func (r *run) enqueue(ctx context.Context, client *queue.Client) {
 			prefix = plainPrefix
 		}
 		select {
-		case calls <- newTask{kind, newMessage(prefix+strconv.Itoa(i), random.IntN(r.crew.spec.Phones))}:
+		case calls <- newTask{kind, newMessage(prefix+strconv.Itoa(i), random.IntN(r.crew.spec.Phones)), i / len(r.load.types) % len(ways)}:
 		default: // Redis was away for so long that nobody would have waited
 		}
 	}
@@ -229,10 +294,11 @@ func (r *run) accept(ctx context.Context, client *queue.Client, t newTask) {
 	}
 	for ctx.Err() == nil {
 		call, stop := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		_, err := client.Enqueue(call, queue.NewTask(t.kind, payload), asynq.TaskID(m.ID), asynq.Retention(remembers))
+		err := ways[t.way](call, client, queue.NewTask(t.kind, payload), asynq.TaskID(m.ID), asynq.Retention(remembers))
 		stop()
 		r.mu.Lock()
-		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) { // it was accepted, and the answer lost
+		// A conflict is with the message itself: it was accepted, and the answer lost.
+		if err == nil || errors.Is(err, asynq.ErrTaskIDConflict) || errors.Is(err, asynq.ErrDuplicateTask) {
 			r.accepted[m.ID] = time.Now()
 			r.mu.Unlock()
 			return

@@ -193,8 +193,10 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 		}
 		if n := e2e.Breaches(grants, rule); n > 0 {
 			rep.Breaches[rule.Name] = n
-			rep.OverClear += e2e.Breaches(r.clearOfStrikes(grants, rule.Limit.Window()), rule)
-			rep.OverTwice += r.overTwice(grants, rule)
+			rep.OverClear += e2e.Breaches(r.clearOfStrikes(grants, windowOf(rule)), rule)
+			if !e2e.IsGate(rule) {
+				rep.OverTwice += r.overTwice(grants, rule)
+			}
 		}
 	}
 	stats := r.gateway.Stats()
@@ -253,9 +255,17 @@ func (r *run) overTwice(grants []e2e.Grant, rule queue.Rule) int {
 func longestWindow(rules []queue.Rule) time.Duration {
 	window := time.Duration(0)
 	for _, rule := range rules {
-		window = max(window, rule.Limit.Window())
+		window = max(window, windowOf(rule))
 	}
 	return window
+}
+
+// windowOf is the window of a rule that counts grants; of slots and gates it is 0.
+func windowOf(rule queue.Rule) time.Duration {
+	if e2e.IsGate(rule) || !e2e.Judged(rule) {
+		return 0
+	}
+	return rule.Limit.Window()
 }
 
 // share is a part of all, from 0 to 1; of none it is all.
@@ -538,7 +548,9 @@ const onItsWay = time.Second
 func (r *run) ages(arrivals []e2e.Arrival, rules []queue.Rule) (old int, p99 time.Duration) {
 	slack := time.Second
 	for _, rule := range rules {
-		slack = min(slack, max(rule.Limit.Window()/10, 50*time.Millisecond))
+		if window := windowOf(rule); window > 0 {
+			slack = min(slack, max(window/10, 50*time.Millisecond))
+		}
 	}
 	var ages []time.Duration
 	for _, a := range arrivals {

@@ -117,12 +117,13 @@ func (r *run) start() error {
 	if system.cluster != nil {
 		r.client = redis.NewClusterClient(&redis.ClusterOptions{Addrs: system.address.Addrs})
 	}
-	r.load = loadOf(r.spec)
+	r.load = loadOf(r.spec, system.cluster != nil)
 	if r.judged, err = readPolicies(r.load.policies(phoneLimit, r.spec.Rate)); err != nil {
 		return err
 	}
 	r.policies = r.load.policies(cmp.Or(r.spec.phone, phoneLimit), r.spec.Rate)
 	r.otherPolicies = r.load.otherPolicies(r.spec.Rate)
+	r.allowForKills()
 	r.allowForSlots()
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails since Go 1.24
@@ -157,6 +158,18 @@ func (r *run) start() error {
 // gatewayTakes is how long the gateway works on a message: a handler that is killed is at work now and then.
 const gatewayTakes = 50 * time.Millisecond
 
+// allowForKills judges a `fixed` limit by what it promises of any window, twice the limit. Its own windows begin with a grant
+// that a killed process may not have shown.
+func (r *run) allowForKills() {
+	for _, p := range r.judged {
+		for i, rule := range p.Rules {
+			if rule.Limit.Kind() == "fixed" {
+				p.Rules[i].Limit = throttle.Sliding(2*rule.Limit.Permits(), rule.Limit.Window())
+			}
+		}
+	}
+}
+
 // allowForSlots judges windows that are shorter by what docs/guarantees.md says of rules whose keys
 // lie in several hash slots: by a tenth.
 func (r *run) allowForSlots() {
@@ -165,8 +178,9 @@ func (r *run) allowForSlots() {
 	}
 	for _, p := range r.judged {
 		for i, rule := range p.Rules {
-			window := rule.Limit.Window()
-			p.Rules[i].Limit = throttle.Sliding(rule.Limit.Permits(), window-window/10)
+			if window := windowOf(rule); window > 0 {
+				p.Rules[i].Limit = throttle.Sliding(rule.Limit.Permits(), window-window/10)
+			}
 		}
 	}
 }

@@ -46,6 +46,25 @@ func StartReplicated(tb testing.TB, masters int) (rdb *redis.ClusterClient, node
 	return rdb, servers(tb, c.Masters), servers(tb, c.Replicas)
 }
 
+// Watched is a master with two replicas and three sentinels, see [redisserver.Watched].
+type Watched = redisserver.Watched
+
+// StartWatched starts a master with two replicas, and three sentinels that make one of these the master about two seconds
+// after the master died. The client asks the sentinels where the master is. All ends with the test, which is skipped where
+// HEADWAY_TEST_REDIS names a server.
+func StartWatched(tb testing.TB) (*redis.Client, *Watched) {
+	tb.Helper()
+	needsProcesses(tb, "sentinels")
+	w, err := redisserver.LaunchWatched(tb.TempDir())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	closed(tb, w)
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: redisserver.MasterName, SentinelAddrs: w.Addrs()})
+	tb.Cleanup(func() { _ = rdb.Close() })
+	return rdb, w
+}
+
 // Cluster moves slots, or leaves them unserved, see [redisserver.Cluster].
 type Cluster = redisserver.Cluster
 
@@ -57,9 +76,7 @@ func StartMovable(tb testing.TB, masters int) (*redis.ClusterClient, *Cluster) {
 
 func launchCluster(tb testing.TB, masters int, replicated bool) (*redis.ClusterClient, *redisserver.Cluster) {
 	tb.Helper()
-	if addr := os.Getenv(serverEnv); addr != "" {
-		tb.Skipf("redistest: this test starts a cluster, and %s names a server", serverEnv)
-	}
+	needsProcesses(tb, "a cluster")
 	c, err := redisserver.LaunchCluster(tb.TempDir(), masters, replicated)
 	if err != nil {
 		tb.Fatal(err)
@@ -68,6 +85,14 @@ func launchCluster(tb testing.TB, masters int, replicated bool) (*redis.ClusterC
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()})
 	tb.Cleanup(func() { _ = rdb.Close() })
 	return rdb, c
+}
+
+// needsProcesses skips a test that starts more than one server where it is to run on a named one.
+func needsProcesses(tb testing.TB, what string) {
+	tb.Helper()
+	if os.Getenv(serverEnv) != "" {
+		tb.Skipf("redistest: this test starts %s, and %s names a server", what, serverEnv)
+	}
 }
 
 // closed closes servers when the test ends.
