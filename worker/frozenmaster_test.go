@@ -94,9 +94,10 @@ func TestPoolOnClusterSettlesInTheBackgroundWhileAMasterIsSilent(t *testing.T) {
 		limit  throttle.Limit
 		answer error
 	}{
-		"a lease is released":                   {throttle.Concurrent(1, time.Hour), nil},
-		"permits are refunded":                  {throttle.Sliding(1, time.Hour), errors.Join(worker.NotCharged(errors.New("no")), asynq.SkipRetry)},
-		"a lease is released, and a key closed": {throttle.Concurrent(1, time.Hour), errors.Join(later, asynq.SkipRetry)},
+		"a lease is released":                    {throttle.Concurrent(1, time.Hour), nil},
+		"permits are refunded":                   {throttle.Sliding(1, time.Hour), errors.Join(worker.NotCharged(errors.New("no")), asynq.SkipRetry)},
+		"a lease is released, and a key closed":  {throttle.Concurrent(1, time.Hour), errors.Join(later, asynq.SkipRetry)},
+		"permits are refunded, and a key closed": {throttle.Sliding(1, time.Hour), errors.Join(worker.NotCharged(later), asynq.SkipRetry)},
 	} {
 		t.Run(name, func(t *testing.T) { settlesWhileAMasterIsSilent(t, tc.limit, tc.answer) }) // one after the other: each has three servers
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -257,6 +258,15 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 	d := min(max(later.After, RetryAfterMin), RetryAfterMax)
 	tooLate := t.MaxWait() != 0 && t.MaxWait() < d
 	times, tooOften := t.stayed, false // known when the call below has not failed
+	// A task that ends for good because nobody waits for the call below any more needs no place. It gives the place up
+	// behind the call that gets it, or that may have got it.
+	endsForGood := t.lastTry || errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask)
+	var first atomic.Bool
+	leaveIfSecond := func() {
+		if !first.CompareAndSwap(false, true) && endsForGood {
+			t.a.lateGiveBacks.cancel(g.policy, g.Request)
+		}
+	}
 	failed := t.finish(ctx, func(after context.Context) error {
 		postpones, err := luascripts.Postpones(after, t.a.rdb, t.a.keys(t.queue), t.taskID)
 		if err != nil {
@@ -268,8 +278,9 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 			return closeKey(after, g, rule, d)
 		}
 		_, err = throttle.ForWorkers.Postpone(after, g.policy, rule, g.Request, d)
+		leaveIfSecond()
 		return err
-	}, nil)
+	}, leaveIfSecond)
 	if failed != nil {
 		t.a.logFew("postpone", func() {
 			t.a.log.Warn("a key can't be closed: its task is tried again", zap.String("rule", rule), zap.Error(failed))

@@ -31,7 +31,8 @@ const (
 
 // lateGiveBacks give back in the background what Redis still counts, because it did not take it back at once:
 //   - a grant that is not used, or one that may have been made, because its call had no answer;
-//   - the leases of a grant whose handler has returned.
+//   - the leases of a grant whose handler has returned;
+//   - the places of a task that has ended.
 type lateGiveBacks struct {
 	*giveback.Queue
 	promotions *promotions
@@ -62,6 +63,12 @@ func (l lateGiveBacks) refund(p *throttle.Policy, r throttle.Request) {
 	r.Job = ""
 	leases, permits := throttle.ForWorkers.CountsFor(p, r)
 	l.add(p, r, max(withdrawFor, leases, permits), func(ctx context.Context) ([]throttle.Promotion, error) { return p.Refund(ctx, r) })
+}
+
+// cancel gives the places of a job up in the background. After a window nobody is held up by them any more. It never blocks.
+func (l lateGiveBacks) cancel(p *throttle.Policy, r throttle.Request) {
+	leases, permits := throttle.ForWorkers.CountsFor(p, r)
+	l.add(p, r, max(leases, permits), func(ctx context.Context) ([]throttle.Promotion, error) { return p.Cancel(ctx, r) })
 }
 
 // release ends the leases of a grant in the background. They are not renewed any more, so nothing is left to be done
