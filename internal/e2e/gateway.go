@@ -334,8 +334,8 @@ type Arrival struct {
 
 	Charges []Charge `json:"charges,omitempty"` // by rule; none with -limit
 
-	Sender int   `json:"-"` // which process, by [SenderHeader]
-	LeftUs int64 `json:"-"` // when it was answered, or its sender was gone; 0 before
+	Sender int   `json:"sender,omitempty"`  // which process, by [SenderHeader]
+	LeftUs int64 `json:"left_us,omitempty"` // when it was answered, or its sender was gone; 0 before
 }
 
 // GatewayStats is what the gateway has seen.

@@ -29,9 +29,8 @@ type process struct {
 	anotherRelease bool
 	spared         bool // from strikes
 
-	killed  time.Time      // zero for not
-	stopped bool           // cleanly
-	stood   [][2]time.Time // from when to when it stood still
+	stopped bool // cleanly
+	treatment
 }
 
 // start starts one more process, and waits until it works.
@@ -80,7 +79,7 @@ func (c *crew) pick(random *rand.Rand) (*process, error) {
 func (c *crew) check() error {
 	var errs []error
 	for _, p := range c.processes {
-		if p.Over() && p.killed.IsZero() && !p.stopped {
+		if p.Over() && p.Killed.IsZero() && !p.stopped {
 			errs = append(errs, fmt.Errorf("worker process %d ended by itself, with %v: see worker-%d.log", p.number, p.State(), p.number))
 		}
 	}
@@ -115,8 +114,8 @@ func (c *crew) struck(number int, at, noted time.Time) bool {
 	}
 	p := c.processes[number-1]
 	soon := func(from, to time.Time) bool { return from.Before(noted) && to.After(at) }
-	return !p.killed.IsZero() && soon(p.killed, p.killed.Add(time.Second)) ||
-		slices.ContainsFunc(p.stood, func(s [2]time.Time) bool { return soon(s[0], s[1]) })
+	return !p.Killed.IsZero() && soon(p.Killed, p.Killed.Add(time.Second)) ||
+		slices.ContainsFunc(p.Stood, func(s [2]time.Time) bool { return soon(s[0], s[1]) })
 }
 
 // notesWithin is how long a process may take, at most, to note in Redis that a message was sent.
@@ -124,7 +123,7 @@ const notesWithin = 2 * time.Second
 
 // kill ends the process as a crash would.
 func (p *process) kill() {
-	p.killed = time.Now()
+	p.Killed = time.Now()
 	p.Kill()
 }
 
@@ -134,7 +133,7 @@ func (p *process) standStill(d time.Duration) {
 	_ = p.Signal(syscall.SIGSTOP)
 	time.Sleep(d)
 	_ = p.Signal(syscall.SIGCONT)
-	p.stood = append(p.stood, [2]time.Time{from, time.Now()})
+	p.Stood = append(p.Stood, [2]time.Time{from, time.Now()})
 }
 
 // stop lets the process shut down.

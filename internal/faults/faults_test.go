@@ -120,7 +120,7 @@ func TestMessagesAreCounted(t *testing.T) {
 	}
 	r := &run{
 		spec: Spec{Fault: Fault{Name: "restart-always"}, Rate: 1, For: 30 * time.Second}, began: began,
-		crew:    &crew{processes: []*process{{killed: at(1.5)}, {stood: [][2]time.Time{{at(2), at(3)}}}}},
+		crew:    &crew{processes: []*process{{treatment: treatment{Killed: at(1.5)}}, {treatment: treatment{Stood: [][2]time.Time{{at(2), at(3)}}}}}},
 		strikes: []Strike{{What: "Redis killed", From: at(15), To: at(16), Forgot: true}, {What: bgSave, From: at(25), To: at(26)}},
 		accepted: map[string]time.Time{
 			"c1": at(0), "c2": at(0), "c3": at(0), "c4": at(0), "c5": at(0), "c6": at(14), "c7": at(1), "b1": {}, "b2": {},
@@ -170,7 +170,7 @@ func TestRepeatAfterASnapshot(t *testing.T) {
 func TestRepeatWhereRedisForgetsNothing(t *testing.T) {
 	t.Parallel()
 	at := func(s float64) time.Time { return time.Unix(1e9, 0).Add(time.Duration(s * float64(time.Second))) }
-	lives, killed := &process{}, &process{killed: at(19)}
+	lives, killed := &process{}, &process{treatment: treatment{Killed: at(19)}}
 	r := &run{crew: &crew{processes: []*process{lives, killed}}, strikes: []Strike{{What: "silence", From: at(10), To: at(18)}}}
 	for _, c := range []struct {
 		sender int
@@ -213,7 +213,7 @@ func TestOldGrantsAreFound(t *testing.T) {
 	}
 	stood := [][2]time.Time{{time.UnixMicro(at(20.1)), time.UnixMicro(at(21.4))}}
 	r := &run{
-		judged: judged, crew: &crew{processes: []*process{{}, {stood: stood}}},
+		judged: judged, crew: &crew{processes: []*process{{}, {treatment: treatment{Stood: stood}}}},
 		strikes: []Strike{{From: time.UnixMicro(at(40)), To: time.UnixMicro(at(41)), Forgot: true}},
 	}
 	arrival := func(granted, came float64, sender int) e2e.Arrival {
@@ -228,7 +228,7 @@ func TestOldGrantsAreFound(t *testing.T) {
 	if old, p99 := r.ages(arrivals, judged[0].Rules); old != 1 || p99 != 1500*time.Millisecond {
 		t.Errorf("%d grants were too old, p99 %v, want the one at 10 s, and 1.5 s", old, p99)
 	}
-	if over := r.clearAtGateway(arrivals, 2*time.Second); over != 1 {
+	if over := breachesAtGateway(r.arrivalsClearOfStrikes(arrivals, 2*time.Second), judged[0].Rules); over != 1 {
 		t.Errorf("%d over a limit clear of the strike, want the one at 31 s", over)
 	}
 }

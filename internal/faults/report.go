@@ -2,7 +2,6 @@ package faults
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -163,14 +162,15 @@ func (r Report) struck() int {
 }
 
 // judge holds what the gateway got against what was accepted, and against the limits.
-func (r *run) judge(ctx context.Context) (Report, error) {
+func (r *run) judge(h history, grants []e2e.Grant, arrivals []e2e.Arrival) Report {
 	s := r.spec
 	rep := Report{
 		Fault: s.Fault.Name, About: s.Fault.About, Forgets: slices.ContainsFunc(r.strikes, forgot), ForgetsAll: s.Fault.ForgetsAll,
 		Keeps: s.Fault.KeepsLimits, Moves: s.Fault.MovesClock,
-		System: r.system.about, Server: r.system.version(ctx),
+		System: h.System, Server: h.Server,
 		Seed: s.Seed, For: s.For, Workers: s.Workers, Others: s.Others, Rate: s.Rate, Refused: r.refused,
-		Strikes: map[string]int{}, Breaches: map[string]int{}, Releases: releasesOf(r), Looks: r.seen.looks, BothKeys: len(r.seen.both),
+		Strikes: map[string]int{}, Breaches: map[string]int{}, Releases: h.Releases, Looks: h.Looks, BothKeys: h.BothKeys,
+		Postponed: h.Postponed, Failures: h.Failures, Leaks: r.leaks,
 	}
 	var limits []string
 	rules := r.rules()
@@ -181,11 +181,6 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 	for _, strike := range r.strikes {
 		rep.Strikes[strike.What]++
 	}
-	grants, err := e2e.ReadGrants(r.crew.spec.Grants)
-	if err != nil {
-		return Report{}, err
-	}
-	arrivals := r.gateway.Arrivals()
 	for _, rule := range rules {
 		if !e2e.Judged(rule) {
 			rep.AtGateway += e2e.OverSlots(arrivals, rule)
@@ -199,29 +194,24 @@ func (r *run) judge(ctx context.Context) (Report, error) {
 			}
 		}
 	}
-	stats := r.gateway.Stats()
-	rep.AtGateway += stats.Breaches
-	rep.AtGatewayClear = r.clearAtGateway(arrivals, longestWindow(rules))
-	rep.Old, rep.Age = r.ages(arrivals, rules)
-	rep.Early = stats.Early
-	if stats.Faults != nil {
-		rep.Postponed, rep.Failures = stats.Faults.TooMany, stats.Faults.Unavailable
+	rep.AtGateway += breachesAtGateway(arrivals, rules)
+	rep.AtGatewayClear = breachesAtGateway(r.arrivalsClearOfStrikes(arrivals, longestWindow(rules)), rules)
+	for _, a := range arrivals {
+		if a.ArrivedUs < a.GrantedUs {
+			rep.Early++
+		}
 	}
+	rep.Old, rep.Age = r.ages(arrivals, rules)
 	rep.Clear.Grants = 1
 	if rep.Forgets && !rep.Keeps {
 		rep.Clear.Grants = share(len(r.clearOfStrikes(grants, longestWindow(rules))), len(grants))
 	}
 	rep.Unused = unused(grants, arrivals)
-	left, err := r.left()
-	if err != nil {
-		return Report{}, err
-	}
-	rep.Left, rep.Archived = left.waiting+r.unfed, left.archived
-	r.messages(&rep, arrivals, left.ids)
+	rep.Left, rep.Archived = h.Left.Waiting+r.unfed, h.Left.Archived
+	r.messages(&rep, arrivals, h.Left.IDs)
 	r.pace(&rep, arrivals)
 	rep.LateP50, rep.LateP99 = lateness(grants)
-	rep.Leaks = r.leaks
-	return rep, nil
+	return rep
 }
 
 func forgot(s Strike) bool { return s.Forgot }
@@ -313,24 +303,26 @@ func (r *run) mustBeThere(at time.Time) bool {
 
 // leftover is what is in the queue at the end.
 type leftover struct {
-	waiting, archived int
-	ids               map[string]bool
+	Waiting  int             `json:"waiting"`
+	Archived int             `json:"archived"`
+	IDs      map[string]bool `json:"ids"`
 }
 
 // orphanAfter is how long after its arrival an active message is taken for one whose end Redis forgot.
 const orphanAfter = 2 * time.Second
 
+// left looks what is in the queue.
 func (r *run) left() (leftover, error) {
 	rdb := r.system.address.client()
 	defer rdb.Close()
 	i := asynq.NewInspectorFromRedisClient(rdb)
-	l, sent := leftover{ids: map[string]bool{}}, map[string]bool{}
+	l, sent := leftover{IDs: map[string]bool{}}, map[string]bool{}
 	for _, a := range r.gateway.Arrivals() {
 		sent[a.ID] = time.Since(time.UnixMicro(a.ArrivedUs)) > orphanAfter
 	}
 	for state, list := range map[*int][]func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
-		&l.waiting:  {i.ListPendingTasks, i.ListActiveTasks, i.ListScheduledTasks, i.ListRetryTasks},
-		&l.archived: {i.ListArchivedTasks},
+		&l.Waiting:  {i.ListPendingTasks, i.ListActiveTasks, i.ListScheduledTasks, i.ListRetryTasks},
+		&l.Archived: {i.ListArchivedTasks},
 	} {
 		for _, of := range list {
 			for page := 1; ; page++ {
@@ -344,7 +336,7 @@ func (r *run) left() (leftover, error) {
 				for _, t := range tasks {
 					m, err := e2e.DecodeMessage(t.Payload)
 					if err == nil {
-						l.ids[m.ID] = true
+						l.IDs[m.ID] = true
 					}
 					orphan := r.spec.leaveOrphans && t.State == asynq.TaskStateActive && sent[m.ID]
 					if !orphan && !strings.HasPrefix(m.ID, tickPrefix) {
@@ -530,14 +522,15 @@ func unused(grants []e2e.Grant, arrivals []e2e.Arrival) int {
 	return n
 }
 
-// clearAtGateway counts the breaches by the gateway's clock among what came with no strike near.
-func (r *run) clearAtGateway(arrivals []e2e.Arrival, window time.Duration) int {
-	far := slices.DeleteFunc(slices.Clone(arrivals), func(a e2e.Arrival) bool { return r.nearStrike(time.UnixMicro(a.GrantedUs), window) })
-	over := 0
-	for _, p := range r.judged {
-		over += e2e.ReplayArrivals(far, p).Breaches
-	}
-	return over
+// breachesAtGateway counts the breaches by the gateway's clock. Messages of a type without a policy are charged to no rule.
+func breachesAtGateway(arrivals []e2e.Arrival, rules []queue.Rule) int {
+	charged := slices.DeleteFunc(slices.Clone(arrivals), func(a e2e.Arrival) bool { return len(a.Charges) == 0 })
+	return e2e.ReplayArrivals(charged, e2e.Policy{Policy: queue.Policy{Rules: rules}}).Breaches
+}
+
+// arrivalsClearOfStrikes are those under grants that no strike was near.
+func (r *run) arrivalsClearOfStrikes(arrivals []e2e.Arrival, window time.Duration) []e2e.Arrival {
+	return slices.DeleteFunc(slices.Clone(arrivals), func(a e2e.Arrival) bool { return r.nearStrike(time.UnixMicro(a.GrantedUs), window) })
 }
 
 // onItsWay is how long a message may be on its way to the gateway, on a machine that is busy.

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -32,7 +30,7 @@ type Spec struct {
 	Workers int           // processes
 	Others  int           // runs that share the machine at the same time
 	Rate    int           // messages per second that the provider's limit lets through
-	Dir     string        // empty; servers keep their files there, and histories stay there
+	Dir     string        // empty; servers keep their files there, and what the run is judged by stays there
 	Log     func(format string, a ...any)
 
 	phone string // for tests: another limit per phone than the one by which it is judged
@@ -94,17 +92,18 @@ func Run(ctx context.Context, spec Spec) (Report, error) {
 		return Report{}, errors.Join(err, r.close())
 	}
 	err := r.play(ctx)
-	var rep Report
 	if err == nil && ctx.Err() != nil {
 		err = ErrInterrupted
 	}
-	if err == nil {
-		rep, err = r.judge(ctx)
+	kept := r.keep(ctx)
+	var rep Report
+	if err == nil && kept == nil {
+		rep, err = Judge(spec.Dir)
 	}
 	if err != nil {
 		err = fmt.Errorf("%s: %w", spec.Fault.Name, err)
 	}
-	return rep, errors.Join(err, r.keep(), r.close())
+	return rep, errors.Join(err, kept, r.close())
 }
 
 // start starts Redis, the gateway, and the processes.
@@ -118,13 +117,11 @@ func (r *run) start() error {
 		r.client = redis.NewClusterClient(&redis.ClusterOptions{Addrs: system.address.Addrs})
 	}
 	r.load = loadOf(r.spec, system.cluster != nil)
-	if r.judged, err = readPolicies(r.load.policies(phoneLimit, r.spec.Rate)); err != nil {
+	if r.judged, err = readJudged(r.load.policies(phoneLimit, r.spec.Rate), system.cluster != nil); err != nil {
 		return err
 	}
 	r.policies = r.load.policies(cmp.Or(r.spec.phone, phoneLimit), r.spec.Rate)
 	r.otherPolicies = r.load.otherPolicies(r.spec.Rate)
-	r.allowForKills()
-	r.allowForSlots()
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails since Go 1.24
 	if r.gateway, err = e2e.StartGateway(context.Background(), r.judged[0], r.load.faults, secret); err != nil {
@@ -136,7 +133,7 @@ func (r *run) start() error {
 	r.gateway.SetTakes(gatewayTakes)
 	r.crew = &crew{dir: r.spec.Dir, cutOff: system.cutOff, spec: workerSpec{
 		Redis: system.address, Gateway: r.gateway.URL(), Policies: r.policies, Secret: secret,
-		Grants: filepath.Join(r.spec.Dir, "grants.jsonl"), Phones: r.spec.Rate * phonesPerRate,
+		Grants: filepath.Join(r.spec.Dir, grantsFile), Phones: r.spec.Rate * phonesPerRate,
 		Hold: r.spec.Fault.limits.HoldAfterFailover, Replicas: r.spec.Fault.limits.Replicas, TickLateMax: tickLateMax,
 	}}
 	if r.spec.Fault.jumpsForGood {
@@ -158,31 +155,24 @@ func (r *run) start() error {
 // gatewayTakes is how long the gateway works on a message: a handler that is killed is at work now and then.
 const gatewayTakes = 50 * time.Millisecond
 
-// allowForKills judges a `fixed` limit by what it promises of any window, twice the limit. Its own windows begin with a grant
-// that a killed process may not have shown.
-func (r *run) allowForKills() {
-	for _, p := range r.judged {
+// readJudged reads the policies by which a run is judged. Of two rules they say what is promised, and not what is kept mostly:
+//   - A window of a `fixed` limit begins with a grant that a killed process may not have shown. Of any window twice the
+//     limit is promised.
+//   - On a cluster the keys of the rules lie in several hash slots. Then docs/guarantees.md promises windows that are a tenth shorter.
+func readJudged(text string, cluster bool) ([]e2e.Policy, error) {
+	judged, err := readPolicies(text)
+	for _, p := range judged {
 		for i, rule := range p.Rules {
+			window := windowOf(rule)
 			if rule.Limit.Kind() == "fixed" {
-				p.Rules[i].Limit = throttle.Sliding(2*rule.Limit.Permits(), rule.Limit.Window())
+				p.Rules[i].Limit = throttle.Sliding(2*rule.Limit.Permits(), window)
+			}
+			if cluster && window > 0 {
+				p.Rules[i].Limit = throttle.Sliding(p.Rules[i].Limit.Permits(), window-window/10)
 			}
 		}
 	}
-}
-
-// allowForSlots judges windows that are shorter by what docs/guarantees.md says of rules whose keys
-// lie in several hash slots: by a tenth.
-func (r *run) allowForSlots() {
-	if r.client == nil {
-		return
-	}
-	for _, p := range r.judged {
-		for i, rule := range p.Rules {
-			if window := windowOf(rule); window > 0 {
-				p.Rules[i].Limit = throttle.Sliding(rule.Limit.Permits(), window-window/10)
-			}
-		}
-	}
+	return judged, err
 }
 
 // play enqueues and strikes for as long as the spec says, then lets all that waits run, and
@@ -287,7 +277,7 @@ func (r *run) drain(ctx context.Context, rdb redis.UniversalClient, client *queu
 		r.unfed += unfed
 	}
 	for r.spec.leaveOrphans && ctx.Err() == nil {
-		if l, err := r.left(); err == nil && l.waiting == 0 {
+		if l, err := r.left(); err == nil && l.Waiting == 0 {
 			return
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -295,20 +285,6 @@ func (r *run) drain(ctx context.Context, rdb redis.UniversalClient, client *queu
 	b := e2e.NewBacklog(rdb, queueName, false)
 	b.Complete()
 	b.Wait(ctx, true)
-}
-
-// keep writes what happened beside the grants, so that what went wrong can be looked into.
-func (r *run) keep() error {
-	if r.gateway == nil {
-		return nil
-	}
-	arrivals, err := os.Create(filepath.Join(r.spec.Dir, "arrivals.jsonl"))
-	if err != nil {
-		return fmt.Errorf("faults: %w", err)
-	}
-	err = errors.Join(e2e.WriteArrivals(arrivals, r.gateway.Arrivals()), arrivals.Close())
-	text, jsonErr := json.MarshalIndent(r.strikes, "", "  ")
-	return errors.Join(err, jsonErr, os.WriteFile(filepath.Join(r.spec.Dir, "strikes.json"), text, 0o600))
 }
 
 func (r *run) close() error {

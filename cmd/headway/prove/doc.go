@@ -113,10 +113,11 @@
 //
 //	headway prove faults
 //	headway prove workers restart-always -for 5m -seed 7
+//	headway prove judge DIR
 //
 // The first command lists the faults. The second starts servers of its own, a gateway, and worker
 // processes that run a pool, feed a batch and tick a schedule. It enqueues messages, strikes at random
 // for five minutes with each fault, lets run what waits, and prints what came of it. It fails with
 // exit code 1 when what docs/guarantees.md promises did not hold, when a strike could not be done, and
-// when it was interrupted. docs/prove.md explains its flags and its report.
+// when it was interrupted. The third judges a run again by the files that it left. docs/prove.md explains its flags and its report.
 package prove

@@ -27,6 +27,9 @@ func Worker() (code int, is bool) { return faults.Worker() }
 // listFaults is the argument that lists them.
 const listFaults = "faults"
 
+// judgeAgain is the argument that judges what runs have kept.
+const judgeAgain = "judge"
+
 // faultFlags are those of runs through faults.
 type faultFlags struct {
 	length, drain time.Duration
@@ -54,7 +57,7 @@ func (c *faultFlags) parse(args []string, stdout io.Writer) ([]faults.Fault, err
 	fs.Uint64Var(&c.seed, "seed", 0, "strike as a run with that `SEED` did (default another each time)")
 	fs.IntVar(&c.workers, "workers", 4, "start `N` worker processes")
 	fs.IntVar(&c.rate, "rate", 50, "let `N` messages a second through")
-	fs.StringVar(&c.keep, "keep", "", "keep the grants, the gateway's log, the strikes and all logs below `DIR` (default: only of a run that failed)")
+	fs.StringVar(&c.keep, "keep", "", "keep what each run is judged by, and all logs, below `DIR` (default: only of a run that failed)")
 	fs.StringVar(&c.report, "report", "", "write the reports as JSON to `FILE`")
 	fs.StringVar(&c.table, "table", "", "write the reports as a Markdown table to `FILE`, in the place of an earlier one")
 	err := fs.Parse(args[n:])
@@ -133,6 +136,9 @@ func runFaults(ctx context.Context, args []string, e env) int {
 		}
 		return exitOK
 	}
+	if len(args) > 0 && args[0] == judgeAgain {
+		return judgeKept(args[1:], e)
+	}
 	var c faultFlags
 	chosen, err := c.parse(args, e.stdout)
 	if errors.Is(err, flag.ErrHelp) {
@@ -152,6 +158,27 @@ func runFaults(ctx context.Context, args []string, e env) int {
 		failed = append(failed, errors.New("not all faults were run to the end: -table is not written"))
 	default:
 		failed = append(failed, faults.WriteTable(c.table, reports))
+	}
+	if err := errors.Join(failed...); err != nil {
+		_, _ = fmt.Fprintf(e.stderr, "headway prove: %v\n", err)
+		return exitRun
+	}
+	return exitOK
+}
+
+// judgeKept judges runs again by the files that they left in directories.
+func judgeKept(dirs []string, e env) int {
+	if len(dirs) == 0 || slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(dir, "-") }) {
+		_, _ = fmt.Fprintf(e.stderr, "headway prove %s DIR... judges runs again that left their files there: it takes directories, and no flags\n", judgeAgain)
+		return exitUsage
+	}
+	var failed []error
+	for _, dir := range dirs {
+		r, err := faults.Judge(dir)
+		if err == nil {
+			err = errors.Join(r.Print(e.stdout), r.Failed())
+		}
+		failed = append(failed, err)
 	}
 	if err := errors.Join(failed...); err != nil {
 		_, _ = fmt.Fprintf(e.stderr, "headway prove: %v\n", err)
@@ -239,7 +266,7 @@ func (c *faultFlags) one(ctx context.Context, f faults.Fault, e env) (r faults.R
 		Fault: f, For: c.lengthOf(f), Drain: c.lengthOf(f) + c.drain, Seed: c.seed, Workers: c.workers, Others: c.together - 1, Rate: c.rate, Dir: dir, Log: say,
 	})
 	if err != nil || r.Failed() != nil || c.keep != "" {
-		say("what it left is in %s", dir)
+		say("what it left is in %s: \"headway prove %s %[1]s\" judges it again", dir, judgeAgain)
 		return r, err
 	}
 	return r, os.RemoveAll(dir)

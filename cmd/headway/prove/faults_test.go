@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,7 +88,7 @@ func TestFaultRun(t *testing.T) {
 			t.Errorf("stdout has no %q:\n%s", want, &stdout)
 		}
 	}
-	for _, name := range []string{"grants.jsonl", "arrivals.jsonl", "strikes.json", "worker-1.log"} {
+	for _, name := range []string{"grants.jsonl", "arrivals.jsonl", "history.json", "worker-1.log"} {
 		kept, err := os.ReadFile(filepath.Join(dir, "kept", "restart-always", name))
 		if err != nil {
 			t.Error(err)
@@ -95,6 +96,43 @@ func TestFaultRun(t *testing.T) {
 		if strings.Contains(string(kept), "+49151") || strings.Contains(string(kept), "hello") {
 			t.Errorf("%s shows a phone number or a text", name)
 		}
+	}
+}
+
+// A run is judged again by what it kept: with the same words, and with others when what it kept is changed.
+func TestRunsAreJudgedAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var stdout, stderr, again bytes.Buffer
+	kept := filepath.Join(dir, "none")
+	args := []string{"none", "-for", "3s", "-rate", "20", "-workers", "2", "-seed", "1", "-keep", dir}
+	if code := Run(t.Context(), args, strings.NewReader(""), &stdout, &stderr); code != exitOK {
+		t.Fatalf("code %d, stdout\n%sstderr\n%s", code, &stdout, &stderr)
+	}
+	if code := Run(t.Context(), []string{"judge", kept}, strings.NewReader(""), &again, &stderr); code != exitOK || again.String() != stdout.String() {
+		t.Errorf("code %d, judged again:\n%s\nwant\n%s", code, &again, &stdout)
+	}
+	log := filepath.Join(kept, "arrivals.jsonl")
+	text, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := bytes.Cut(text, []byte("\n"))
+	if err := os.WriteFile(log, rest, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stderr.Reset()
+	if code := Run(t.Context(), []string{"judge", kept}, strings.NewReader(""), &again, &stderr); code != exitRun || !strings.Contains(stderr.String(), "none: 1 lost") {
+		t.Errorf("without one arrival: code %d, %q, want that a message is lost", code, &stderr)
+	}
+	for _, args := range [][]string{{"judge"}, {"judge", "-h"}} {
+		if code := Run(t.Context(), args, strings.NewReader(""), io.Discard, io.Discard); code != exitUsage {
+			t.Errorf("%v: code %d, want %d", args, code, exitUsage)
+		}
+	}
+	stderr.Reset()
+	if code := Run(t.Context(), []string{"judge", t.TempDir()}, strings.NewReader(""), io.Discard, &stderr); code != exitRun || !strings.Contains(stderr.String(), "no run left its files here") {
+		t.Errorf("of an empty directory: code %d, %q", code, &stderr)
 	}
 }
 
