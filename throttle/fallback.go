@@ -219,11 +219,19 @@ func (f *fallback) withoutRedis(ctx context.Context, a *acquisition) (err error)
 // decideAfterLateAnswers decides for a caller that does not wait, when Redis answers again and again, and too late. That is a Redis that is
 // unavailable to it. Others ask Redis all the same.
 func decideAfterLateAnswers(ctx context.Context, p *Policy, mode luascripts.Mode, r Request) (Decision, error) {
+	return decideWithoutAnswer(ctx, p, mode, r, &unavailableError{Op: "acquire", Reason: lateAnswers, answered: true})
+}
+
+// decideWithoutAnswer decides for a caller that has no answer of Redis to go by, and has an error in its place. It asks nobody.
+func decideWithoutAnswer(ctx context.Context, p *Policy, mode luascripts.Mode, r Request, err error) (Decision, error) {
 	r.grant, r.made = grant{}, fromStore
 	a := &acquisition{p: p, mode: mode, r: r}
 	a.begin()
-	var err error = &unavailableError{Op: "acquire", Reason: lateAnswers, answered: true}
-	if p.fallback.mode != FailClosed {
+	switch {
+	case p.cfg.Shadow:
+		a.passInShadow(insteadOfFault)
+		err = nil
+	case p.fallback.mode != FailClosed:
 		err = p.fallback.withoutRedis(ctx, a)
 	}
 	a.count(ctx, err)
@@ -298,7 +306,13 @@ func (a *acquisition) inShadow(ctx context.Context) error {
 	default:
 		d.instead = insteadOfFault
 	}
-	d.Refused = false
-	d.Granted, d.Shadowed, d.made, d.start, d.until = true, true, fromNowhere, time.Now(), time.Time{}
+	a.passInShadow(d.instead)
 	return nil
+}
+
+// passInShadow grants what shadow mode does not hold up, instead of what it would have been told.
+func (a *acquisition) passInShadow(of instead) {
+	d := &a.d
+	d.instead, d.Refused = of, false
+	d.Granted, d.Shadowed, d.made, d.start, d.until = true, true, fromNowhere, time.Now(), time.Time{}
 }

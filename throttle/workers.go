@@ -492,6 +492,17 @@ func (workerCalls) Return(ctx context.Context, p *Policy, r Request) ([]Promotio
 	return p.takeBack(ctx, r, firstPlace)
 }
 
+// WithoutAnswer decides about a call of [Policy.Redeem] whose answer its worker does not wait for any longer: by Config.OnUnavailable
+// and Config.Shadow, as while Redis is away. It asks nobody. The caller takes the call itself back by its token, and goes on
+// with the Request of the decision. With FailClosed the error unwraps to [ErrUnavailable].
+func (workerCalls) WithoutAnswer(ctx context.Context, p *Policy, r Request) (Decision, error) {
+	d, err := decideWithoutAnswer(ctx, p, luascripts.GrantOrBook, r, &unavailableError{Op: "acquire", Reason: "the answer did not come in time"})
+	if err == nil && !d.Granted {
+		d.Token = NewToken() // the other one is refused when the call has been taken back
+	}
+	return d, err
+}
+
 // Postpone closes the key of a rule of the policy for d from now on, and gives r.Job
 // the first place in its line. It is for a job whose provider said that it comes too
 // early. The grant stays spent. It returns the instant from which the key is open.

@@ -192,10 +192,15 @@ func (t *attempt) redeem(ctx context.Context, p *throttle.Policy, r throttle.Req
 		a.Decision, a.err = p.Redeem(ctx, r)
 		return a
 	})
-	if !inTime {
+	if inTime {
+		return got.Decision, got.err
+	}
+	d, err := throttle.ForWorkers.WithoutAnswer(ctx, p, r)
+	if errors.Is(err, throttle.ErrUnavailable) { // nobody may decide without Redis
 		return throttle.Decision{Request: r}, errSlowAnswer
 	}
-	return got.Decision, got.err
+	t.a.lateGiveBacks.refund(p, r)
+	return d, err
 }
 
 // errSlowAnswer is the error of an admission that takes too long, and of a call that cleans up.

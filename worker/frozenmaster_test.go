@@ -43,6 +43,32 @@ func TestPoolOnClusterServesOtherKeysWhileTheirMasterIsSilent(t *testing.T) {
 	seen.ran(t, len(f.phones)+cfg.Asynq.Concurrency+3)
 }
 
+// The master of a phone stands still. Where the configuration says what to do without Redis, its tasks run before it is back, and long before
+// the time-outs of the client are over.
+func TestPoolOnClusterDecidesWithoutASilentMaster(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]throttle.Config{
+		"FailOpen": {OnUnavailable: throttle.FailOpen}, "FailLocal": {OnUnavailable: throttle.FailLocal}, "Shadow": {Shadow: true},
+	} {
+		t.Run(name, func(t *testing.T) { // one after the other: each has three servers
+			f := newFrozen(t)
+			seen := &runs{}
+			c := policies(phone("sms", time.Hour))
+			c.Throttle = cfg
+			started(t, f.rdb, seen.handler(), c)
+			f.send(t, "before", f.phones[f.ofQueue])
+			seen.ran(t, 1)
+			f.nodes[f.silent].Pause()
+			t.Cleanup(f.nodes[f.silent].Resume)
+			f.send(t, "first", f.phones[f.silent])
+			began := time.Now()
+			eventually(t, "it runs", func() bool { return seen.count("first") > 0 })
+			t.Logf("it ran after %v", time.Since(began).Round(ms))
+			f.nodes[f.silent].Resume()
+		})
+	}
+}
+
 // frozen is a cluster of which a test lets one master stand still: one that has neither the queue nor the stored limit of the rule "sms".
 type frozen struct {
 	nodes   []*redistest.Server
