@@ -222,6 +222,7 @@ var lastingKeys = []struct {
 	{lasting(`history:\{[a-z]+\}:hours:\d+`), 32 * 24 * time.Hour},   //
 	{lasting(`history:\{[a-z]+\}:busy:1:\d+`), 2 * time.Minute},      // its busiest keys
 	{lasting(`history:\{[a-z]+\}:busy:60:\d+`), 2 * time.Hour},       //
+	{lasting(`\{.+\}:[a-z]+:opening`), time.Hour},                    // how many wait for a gate to open
 	{lasting(`\{all\}:smooth`), time.Hour},                           // the permits that a smooth limit has stored
 	{lasting(`rules`), 3 * time.Minute},                              // the policies of pools that ran
 	{lasting(`limit:phone`), time.Hour},                              // the version of a limit that was taken away: it only grows
