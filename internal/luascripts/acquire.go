@@ -79,14 +79,14 @@ type Call struct {
 	Err error // ErrRetrySingly: it is to be sent alone
 }
 
+var acquireScript = NewScript("limit/acquire")
+
 // Acquire runs acquire.lua for one call.
 func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply, error) {
 	call := Call{AcquireArgs: a}
 	r, said := sendAcquire(ctx, c, []*Call{&call})
-	call.read(&r, r.time())
-	if call.Durable.Replicas > 0 {
-		call.heed(said)
-	}
+	call.read(&r, r.Time())
+	call.confirmed(said)
 	return call.AcquireReply, call.Err
 }
 
@@ -99,38 +99,43 @@ func AcquireMany(ctx context.Context, c redis.Scripter, calls []*Call) error {
 }
 
 // readMany reads the answers to calls that were sent together.
-func readMany(calls []*Call, r *reply, said *confirmation) error {
-	now := r.time()
-	if r.err != nil && rediserr.Of(r.err).Answered() && len(calls) > 1 && slices.ContainsFunc(calls, func(c *Call) bool { return c.HoldAfterFailover }) {
+func readMany(calls []*Call, r *Reply, said *Confirmation) error {
+	now := r.Time()
+	if r.Err() != nil && rediserr.Of(r.Err()).Answered() && len(calls) > 1 && slices.ContainsFunc(calls, func(c *Call) bool { return c.HoldAfterFailover }) {
 		for _, call := range calls { // those that do not hold after a failover may run as a script
 			call.Err = ErrRetrySingly
 		}
 		return nil
 	}
-	if r.err != nil {
-		return r.err
+	if r.Err() != nil {
+		return r.Err()
 	}
 	for _, call := range calls {
 		call.read(r, now)
 		if call.Err == nil && call.Status == askAlone {
 			call.Err = ErrRetrySingly
 		}
-		if call.Durable.Replicas > 0 {
-			call.heed(said)
-		}
+		call.confirmed(said)
 	}
 	return nil
 }
 
-// sendAcquire sends calls, and begins to read the answer.
-func sendAcquire(ctx context.Context, c redis.Scripter, calls []*Call) (reply, *confirmation) {
-	command := acquireCommand(calls)
-	v, err := sendOne(ctx, c, command).Result()
-	return acquireReply(calls, v, err), command.confirm
+// confirmed fails a grant that too few replicas have, if the call asked for some.
+func (c *Call) confirmed(said *Confirmation) {
+	if c.Durable.Replicas > 0 && c.Err == nil && c.Status == Granted {
+		c.Err = said.Err(c.Durable.Replicas)
+	}
 }
 
-func acquireReply(calls []*Call, v any, err error) reply {
-	return replyOf(acquireScript, 1+len(calls), v, err)
+// sendAcquire sends calls, and begins to read the answer.
+func sendAcquire(ctx context.Context, c redis.Scripter, calls []*Call) (Reply, *Confirmation) {
+	command := acquireCommand(calls)
+	v, err := Send(ctx, c, command).Result()
+	return acquireReply(calls, v, err), command.Confirm
+}
+
+func acquireReply(calls []*Call, v any, err error) Reply {
+	return acquireScript.Read(1+len(calls), v, err)
 }
 
 // askAlone is the status here of a call that failed among others. acquire.lua sends shortFailed for it,
@@ -144,11 +149,11 @@ func (a *AcquireArgs) template() string {
 		longest = int64(a.MaxWait / time.Microsecond)
 	}
 	b := make([]byte, 0, 192)
-	for _, n := range [...]int64{int64(a.Mode), micros(a.Inline), longest} {
+	for _, n := range [...]int64{int64(a.Mode), Micros(a.Inline), longest} {
 		b = append(strconv.AppendInt(b, n, 10), '|')
 	}
 	b = append(append(b, a.Gate.text()...), '|')
-	for _, n := range [...]int{flag(a.WantLeft), flag(a.Policy != ""), flag(a.HoldAfterFailover) + 2*flag(a.Durable.Replicas > 0)} {
+	for _, n := range [...]int{Flag(a.WantLeft), Flag(a.Policy != ""), Flag(a.HoldAfterFailover) + 2*Flag(a.Durable.Replicas > 0)} {
 		b = append(b, '0'+byte(n), '|')
 	}
 	return string(appendRules(b, a.Rules))
@@ -156,23 +161,23 @@ func (a *AcquireArgs) template() string {
 
 // acquireCommand is the call of acquire.lua. Nothing in it is written to again: a hook may still
 // have the command when the calls are used for others.
-func acquireCommand(calls []*Call) command {
-	var confirm *confirmation
+func acquireCommand(calls []*Call) Command {
+	var confirm *Confirmation
 	onlyFunctions := false
 	keys := make([]string, 0, 3*len(calls))
 	for _, c := range calls {
 		if c.Durable.Replicas > 0 {
-			confirm = confirm.strictest(c.Durable)
+			confirm = confirm.Strictest(c.Durable)
 		}
 		onlyFunctions = onlyFunctions || c.HoldAfterFailover
 		keys = c.appendKeys(keys)
 	}
-	args := make([]any, firstKey, firstKey+len(keys)+len(calls)+2)
-	args[0], args[1], args[2] = "fcall", acquireScript.function(), len(keys)
+	command := acquireScript.Begin(len(keys), len(calls)+2)
+	command.Confirm, command.OnlyFunctions = confirm, onlyFunctions
 	for _, key := range keys {
-		args = append(args, key)
+		command.Add(key)
 	}
-	args = append(args, len(calls))
+	command.Add(len(calls))
 	templates := make([]*callTemplate, 0, 4)
 	for _, c := range calls {
 		of := c.Templates.of(&c.AcquireArgs)
@@ -181,17 +186,17 @@ func acquireCommand(calls []*Call) command {
 			n = len(templates)
 			templates = append(templates, of)
 		}
-		args = append(args, c.text(n+1))
+		command.Add(c.text(n + 1))
 	}
 	for _, t := range templates {
-		args = append(args, t.text)
+		command.Add(t.text)
 	}
 	for _, c := range calls {
 		for _, k := range c.Known {
-			args = append(args, k.Version, k.Closing)
+			command.Add(k.Version, k.Closing)
 		}
 	}
-	return command{script: acquireScript, args: args, keys: len(keys), confirm: confirm, onlyFunctions: onlyFunctions}
+	return command
 }
 
 func appendKeysOfRules(keys []string, rules []RuleCall, policy string) []string {
@@ -240,26 +245,26 @@ var (
 )
 
 // read reads the answer to the call, the next value of r.
-func (c *Call) read(r *reply, now time.Time) {
+func (c *Call) read(r *Reply, now time.Time) {
 	n := len(c.Rules)
 	c.AcquireReply = AcquireReply{Now: now, Worth: zeroWorth[:n:n], Left: zeroLeft[:n:n]}
 	if c.WantLeft {
 		c.Left = make([]int, n)
 	}
-	if r.isInt() {
-		c.Err = c.readShort(r.int(), r.script)
+	if r.IsInt() {
+		c.Err = c.readShort(r.Int())
 		return
 	}
-	in := r.list()
-	c.Status, c.Rule, c.At, c.From = Status(in.int()), int(in.orZero()), in.timeOrZero(), in.timeOrZero()
-	c.Promised, c.Fence = in.timeOrZero(), in.orZero()
-	promoted := in.orZero()
+	in := r.List()
+	c.Status, c.Rule, c.At, c.From = Status(in.Int()), int(in.IntOrZero()), in.TimeOrZero(), in.TimeOrZero()
+	c.Promised, c.Fence = in.TimeOrZero(), in.IntOrZero()
+	promoted := in.IntOrZero()
 	if c.Status == Outdated {
 		outdated(&c.At, &c.Version)
 	}
 	known := false
 	for i := range n {
-		worth, free := in.orZero(), int(in.orZero())
+		worth, free := in.IntOrZero(), int(in.IntOrZero())
 		if worth != 0 && !known {
 			c.Worth, known = make([]int64, n), true
 		}
@@ -270,20 +275,20 @@ func (c *Call) read(r *reply, now time.Time) {
 			c.Left[i] = free
 		}
 	}
-	c.Promoted, c.Err = in.promotions(promoted), in.err
+	c.Promoted, c.Err = promotionsOf(&in, promoted), in.Err()
 }
 
 // readShort reads an answer that is one integer.
-func (c *Call) readShort(ago int64, s string) error {
+func (c *Call) readShort(ago int64) error {
 	switch {
 	case ago == shortFailed:
 		c.Status = askAlone
 	case ago < shortFailed || ago > c.Now.UnixMicro():
-		return &ReplyError{Script: s, What: fmt.Sprintf("a grant since %d us ago", ago)}
+		return acquireScript.Unexpected(fmt.Sprintf("a grant since %d us ago", ago))
 	default:
 		c.Status, c.At = Granted, c.Now
 		if ago != shortSinceEver {
-			c.From = instantOf(c.Now.UnixMicro() - ago)
+			c.From = TimeOf(c.Now.UnixMicro() - ago)
 		}
 	}
 	return nil

@@ -56,7 +56,7 @@ func tasks(ids ...string) []DueTask {
 
 // dueAt is the instant of a task in the index, 0 when it has none.
 func (a *asynqQueue) dueAt(id string) float64 {
-	for _, e := range []string{shortID(id), fmt.Sprintf("\x03%d:%ssms 1 key", len(id), id)} {
+	for _, e := range []string{ShortID(id), fmt.Sprintf("\x03%d:%ssms 1 key", len(id), id)} {
 		if at := a.raw.ZScore(a.Context(), a.q.due, e).Val(); at != 0 {
 			return at
 		}

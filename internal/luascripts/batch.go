@@ -19,6 +19,9 @@ const BatchMax = 100
 // batchSchema is the field v of a record, as batch.lua has it.
 const batchSchema = "1"
 
+// newerSchema is what batch.lua answers when a newer version wrote the record.
+const newerSchema = 5
+
 // ErrNewerBatch says that a newer version wrote the record of a batch: nothing was done.
 var ErrNewerBatch = errors.New("luascripts: a batch of a newer schema")
 
@@ -110,11 +113,11 @@ func readBatch(id string, fields map[string]string) (Batch, error) {
 			b.RefusedFor[reason] = number(field)
 		}
 	}
-	b.PaceAt, b.Until, b.Calls = instantOf(number("pace_at")), instantOf(number("until")), number("calls")
-	b.Started, b.Ended, b.Resumed = instantOf(number("started")), instantOf(number("ended")), instantOf(number("resumed"))
-	b.Rebooked = instantOf(number("rebooked"))
+	b.PaceAt, b.Until, b.Calls = TimeOf(number("pace_at")), TimeOf(number("until")), number("calls")
+	b.Started, b.Ended, b.Resumed = TimeOf(number("started")), TimeOf(number("ended")), TimeOf(number("resumed"))
+	b.Rebooked = TimeOf(number("rebooked"))
 	for i, of := range [...][2]string{{"t0", "n0"}, {"t1", "n1"}} {
-		b.sampled[i].at, b.sampled[i].ended = instantOf(number(of[0])), number(of[1])
+		b.sampled[i].at, b.sampled[i].ended = TimeOf(number(of[0])), number(of[1])
 	}
 	if failed != "" {
 		return b, &ReplyError{Script: "batch", What: fmt.Sprintf("field %s of a record is no number", failed)}
@@ -122,18 +125,20 @@ func readBatch(id string, fields map[string]string) (Batch, error) {
 	return b, nil
 }
 
-// batch reads the record behind an answer.
-func (r *reply) batch(id string) Batch {
+// recordOf reads the record behind an answer.
+func recordOf(r *Reply, id string) Batch {
 	fields := make(map[string]string)
-	for r.err == nil && r.next < len(r.values) {
-		name := r.text()
-		fields[name] = r.text()
+	for r.More() {
+		name := r.Text()
+		fields[name] = r.Text()
 	}
-	if r.err != nil {
+	if r.Err() != nil {
 		return Batch{}
 	}
 	b, err := readBatch(id, fields)
-	r.err = err
+	if err != nil {
+		r.Fail(err)
+	}
 	return b
 }
 
@@ -182,15 +187,17 @@ type BatchReply struct {
 	BatchView
 }
 
+var batchStartScript = NewScript("batch/batchstart")
+
 // BatchStart runs batchstart.lua. A Status of 1 says that the batch began by this call,
 // 0 that there was one of its id, which is answered.
 func BatchStart(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchStartArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
-	r := run(ctx, c, batchStartScript, 2, []string{of.record, k.batches, k.ended},
-		a.ID, tokenText(a.Token), a.Name, a.Type, a.Source, a.Args, a.Total, a.Window, a.Weight, a.PaceN, micros(a.PacePer))
-	reply := BatchReply{Status: r.int(), BatchView: BatchView{Now: r.time()}}
-	reply.Batch = r.batch(a.ID)
-	return reply, r.err
+	r := batchStartScript.Ask(ctx, c, 2, []string{of.record, k.batches, k.ended},
+		a.ID, TokenText(a.Token), a.Name, a.Type, a.Source, a.Args, a.Total, a.Window, a.Weight, a.PaceN, Micros(a.PacePer))
+	reply := BatchReply{Status: r.Int(), BatchView: BatchView{Now: r.Time()}}
+	reply.Batch = recordOf(r, a.ID)
+	return reply, r.Err()
 }
 
 // What a claim came back with.
@@ -212,28 +219,30 @@ type BatchClaimArgs struct {
 	Rebooked time.Time
 }
 
+var batchClaimScript = NewScript("batch/batchclaim")
+
 // BatchClaim runs batchclaim.lua.
 func BatchClaim(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchClaimArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
-	r := run(ctx, c, batchClaimScript, 3, []string{of.record, of.unfinished}, tokenText(a.Owner), micros(max(0, a.Lease)), instant(a.Rebooked), flag(a.Renew))
-	return r.batchReply(a.ID)
+	r := batchClaimScript.Ask(ctx, c, 3, []string{of.record, of.unfinished}, TokenText(a.Owner), Micros(max(0, a.Lease)), Instant(a.Rebooked), Flag(a.Renew))
+	return replyOf(r, a.ID)
 }
 
-// batchReply reads {status, now, unfinished, record}; there is no record with ClaimGone, which is
+// replyOf reads {status, now, unfinished, record}; there is no record with ClaimGone, which is
 // SetGone, too.
-func (r *reply) batchReply(id string) (BatchReply, error) {
-	reply := BatchReply{Status: r.int(), BatchView: BatchView{Now: r.time(), Unfinished: int(r.int())}}
-	r.newer(reply.Status)
-	if r.err == nil && reply.Status != ClaimGone {
-		reply.Batch = r.batch(id)
+func replyOf(r *Reply, id string) (BatchReply, error) {
+	reply := BatchReply{Status: r.Int(), BatchView: BatchView{Now: r.Time(), Unfinished: int(r.Int())}}
+	failIfNewer(r, reply.Status)
+	if r.Err() == nil && reply.Status != ClaimGone {
+		reply.Batch = recordOf(r, id)
 	}
-	return reply, r.err
+	return reply, r.Err()
 }
 
-// newer makes the status of a newer schema an error.
-func (r *reply) newer(status int64) {
-	if r.err == nil && status == int64(NewerSchema) {
-		r.err = ErrNewerBatch
+// failIfNewer makes the status of a newer schema an error.
+func failIfNewer(r *Reply, status int64) {
+	if r.Err() == nil && status == newerSchema {
+		r.Fail(ErrNewerBatch)
 	}
 }
 
@@ -288,12 +297,14 @@ type FeedReply struct {
 	Codes      []int64
 }
 
+var feedScript = NewScript("batch/feed")
+
 // Feed runs feed.lua.
 func Feed(ctx context.Context, c redis.Scripter, k QueueKeys, a FeedArgs) (FeedReply, error) {
 	of := k.batchKeys(a.Batch)
 	keys := append(make([]string, 0, 9+2*len(a.Tasks)), k.pending, k.scheduled, k.due, k.answer(a.Call),
 		of.record, of.unfinished, of.ahead, k.batches, k.ended)
-	args := append(make([]any, 0, 8+9*len(a.Tasks)), a.Batch, tokenText(a.Owner), a.Cursor, a.Mark, flag(a.End), instant(a.PaceAt), a.Calls, len(a.Tasks))
+	args := append(make([]any, 0, 8+9*len(a.Tasks)), a.Batch, TokenText(a.Owner), a.Cursor, a.Mark, Flag(a.End), Instant(a.PaceAt), a.Calls, len(a.Tasks))
 	for i := range a.Tasks {
 		t := &a.Tasks[i]
 		task := t.EnqueueTask
@@ -303,14 +314,14 @@ func Feed(ctx context.Context, c redis.Scripter, k QueueKeys, a FeedArgs) (FeedR
 		}
 		keys, args = task.append(c, k, keys, append(args, t.Position, t.Element))
 	}
-	r := run(ctx, c, feedScript, 4, keys, args...)
-	reply := FeedReply{Status: r.int(), Now: r.time(), Unfinished: int(r.int()), Ended: r.int() == 1}
-	r.newer(reply.Status)
-	if r.err != nil || reply.Status != Fed {
-		return reply, r.err
+	r := feedScript.Ask(ctx, c, 4, keys, args...)
+	reply := FeedReply{Status: r.Int(), Now: r.Time(), Unfinished: int(r.Int()), Ended: r.Int() == 1}
+	failIfNewer(r, reply.Status)
+	if r.Err() != nil || reply.Status != Fed {
+		return reply, r.Err()
 	}
 	var err error
-	reply.Codes, err = codes(r, len(a.Tasks))
+	reply.Codes, err = r.Ints(len(a.Tasks))
 	return reply, err
 }
 
@@ -324,6 +335,8 @@ const (
 	OutcomeDropped Outcome = "dropped"
 )
 
+var batchCountScript = NewScript("batch/batchcount")
+
 // BatchCount runs batchcount.lua for 1 to BatchMax elements. It answers how many of
 // them it counted, each once whoever says so, and whether the batch ended by that: a
 // cancelled one is gone then.
@@ -333,10 +346,12 @@ func BatchCount(ctx context.Context, c redis.Scripter, k QueueKeys, id string, o
 	for _, e := range elements {
 		args = append(args, e)
 	}
-	r := run(ctx, c, batchCountScript, 2, []string{of.record, of.unfinished, of.ahead, k.batches, k.ended}, args...)
-	counted, ended = int(r.int()), r.int() == 1
-	return counted, ended, r.err
+	r := batchCountScript.Ask(ctx, c, 2, []string{of.record, of.unfinished, of.ahead, k.batches, k.ended}, args...)
+	counted, ended = int(r.Int()), r.Int() == 1
+	return counted, ended, r.Err()
 }
+
+var batchSweepScript = NewScript("batch/batchsweep")
 
 // BatchSweep runs batchsweep.lua for 1 to BatchMax elements: it counts those whose tasks
 // have ended, and answers how, and whether the batch ended by that.
@@ -347,9 +362,9 @@ func BatchSweep(ctx context.Context, c redis.Scripter, k QueueKeys, id string, e
 	for _, e := range elements {
 		keys, args = append(keys, k.Task(BatchTaskID(id, e))), append(args, e)
 	}
-	r := run(ctx, c, batchSweepScript, 3, keys, args...)
-	done, failed, ended = int(r.int()), int(r.int()), r.int() == 1
-	return done, failed, ended, r.err
+	r := batchSweepScript.Ask(ctx, c, 3, keys, args...)
+	done, failed, ended = int(r.Int()), int(r.Int()), r.Int() == 1
+	return done, failed, ended, r.Err()
 }
 
 // BatchChange is what batchset.lua does.
@@ -381,13 +396,15 @@ type BatchSetArgs struct {
 	Per  time.Duration
 }
 
+var batchSetScript = NewScript("batch/batchset")
+
 // BatchSet runs batchset.lua. A cancelled batch of which nothing is unfinished is gone at
 // once: what is answered was the last of it.
 func BatchSet(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchSetArgs) (BatchReply, error) {
 	of := k.batchKeys(a.ID)
-	r := run(ctx, c, batchSetScript, 3, []string{of.record, of.unfinished, of.ahead, k.batches},
-		a.ID, string(a.What), a.N, micros(a.Per))
-	return r.batchReply(a.ID)
+	r := batchSetScript.Ask(ctx, c, 3, []string{of.record, of.unfinished, of.ahead, k.batches},
+		a.ID, string(a.What), a.N, Micros(a.Per))
+	return replyOf(r, a.ID)
 }
 
 // What batchdrop.lua did with an element.
@@ -410,6 +427,8 @@ type DropReply struct {
 	Record                []string // what each waited for, as [EnqueueTask] or [DeferArgs] had it
 }
 
+var batchDropScript = NewScript("batch/batchdrop")
+
 // BatchDrop runs batchdrop.lua for 1 to BatchMax elements of a cancelled batch.
 func BatchDrop(ctx context.Context, c redis.Scripter, k QueueKeys, id string, elements []string) (DropReply, error) {
 	of := k.batchKeys(id)
@@ -418,21 +437,21 @@ func BatchDrop(ctx context.Context, c redis.Scripter, k QueueKeys, id string, el
 	for _, e := range elements {
 		task := BatchTaskID(id, e)
 		keys = append(keys, k.Task(task))
-		args = append(args, e, shortID(task))
+		args = append(args, e, ShortID(task))
 	}
-	r := run(ctx, c, batchDropScript, 7, keys, args...)
-	status := r.int()
-	reply := DropReply{Cancelled: status == 1, Now: r.time(), Unfinished: int(r.int()), Gone: r.int() == 1}
-	reply.Done, reply.Failed, reply.Dropped = r.int(), r.int(), r.int()
-	r.newer(status)
-	if r.err != nil || !reply.Cancelled {
-		return reply, r.err
+	r := batchDropScript.Ask(ctx, c, 7, keys, args...)
+	status := r.Int()
+	reply := DropReply{Cancelled: status == 1, Now: r.Time(), Unfinished: int(r.Int()), Gone: r.Int() == 1}
+	reply.Done, reply.Failed, reply.Dropped = r.Int(), r.Int(), r.Int()
+	failIfNewer(r, status)
+	if r.Err() != nil || !reply.Cancelled {
+		return reply, r.Err()
 	}
 	reply.Codes, reply.Record = make([]int64, len(elements)), make([]string, len(elements))
 	for i := range elements {
-		reply.Codes[i], reply.Record[i] = r.int(), r.text()
+		reply.Codes[i], reply.Record[i] = r.Int(), r.Text()
 	}
-	return reply, r.err
+	return reply, r.Err()
 }
 
 // BatchView is a batch at an instant.
@@ -445,18 +464,21 @@ type BatchView struct {
 // ErrNoBatch says that there is no such batch.
 var ErrNoBatch = errors.New("luascripts: no such batch")
 
+var batchPeekScript = NewScript("batch/batchpeek")
+
 // ReadBatches reads records, and what else is known of them, in one trip; each fails
 // alone, with ErrNoBatch when there is none.
 func ReadBatches(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids []string) ([]BatchView, []error) {
 	views, errs := make([]BatchView, len(ids)), make([]error, len(ids))
-	calls := make([]command, len(ids))
+	calls := make([]Command, len(ids))
 	for i, id := range ids {
 		of := k.batchKeys(id)
-		calls[i] = batchPeekScript.call([]string{of.record, of.unfinished})
+		calls[i] = batchPeekScript.Call([]string{of.record, of.unfinished})
 	}
-	for i, cmd := range sendAll(ctx, c, calls) {
+	for i, cmd := range SendAll(ctx, c, calls) {
 		v, err := cmd.Result()
-		r, err := readReply(batchPeekScript, 3, v, err).batchReply(ids[i])
+		read := batchPeekScript.Read(3, v, err)
+		r, err := replyOf(&read, ids[i])
 		if err == nil && r.Status == 0 {
 			err = ErrNoBatch
 		}
@@ -518,13 +540,15 @@ func AheadElements(ctx context.Context, c redis.Scripter, k QueueKeys, id string
 	return positioned(ctx, c, k.batchKeys(id).ahead, from, most)
 }
 
+var batchListScript = NewScript("batch/batchlist")
+
 func positioned(ctx context.Context, c redis.Scripter, key string, from int64, most int) ([]BatchElement, error) {
-	r := run(ctx, c, batchListScript, 1, []string{key}, from, most)
-	out := make([]BatchElement, r.count(2))
+	r := batchListScript.Ask(ctx, c, 1, []string{key}, from, most)
+	out := make([]BatchElement, r.Count(2))
 	for i := range out {
-		out[i] = BatchElement{ID: r.text(), Position: r.int()}
+		out[i] = BatchElement{ID: r.Text(), Position: r.Int()}
 	}
-	return out, r.err
+	return out, r.Err()
 }
 
 // EachElement goes through elements from a position on, at most `most` at a time, of which

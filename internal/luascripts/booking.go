@@ -1,70 +1,13 @@
 package luascripts
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"math"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
-
-// The jobs in a line that are asynq tasks begin with one of these: no id that people
-// choose does. Behind it come the queue, nothing for asynq's default, a colon and the
-// id: as text, or of a UUID its 16 bytes, for each waiting job takes memory.
-const (
-	jobText = "\x01"
-	jobUUID = "\x02"
-)
-
-// JobMax is how many bytes a job id has at most.
-const JobMax = 512
-
-// queueDefault is asynq's queue for those who name none.
-const queueDefault = "default"
-
-// JobID names a task in a line. It can be read back, but for ids that are too
-// long for a line: those are hashed, and never hear that their turn came early.
-func JobID(queue, id string) string {
-	name := ""
-	if queue != queueDefault {
-		name = url.QueryEscape(queue)
-	}
-	if raw, ok := uuidBytes(id); ok {
-		return jobUUID + name + ":" + raw
-	}
-	job := jobText + name + ":" + id
-	if len(job) <= JobMax {
-		return job
-	}
-	sum := sha256.Sum256([]byte(job))
-	return "hashed:" + hex.EncodeToString(sum[:])
-}
-
-// TaskOf reads a job id back.
-func TaskOf(job string) (queue, id string, ok bool) {
-	name, id, ok := strings.Cut(job, ":")
-	if !ok {
-		return "", "", false
-	}
-	escaped, uuid := strings.CutPrefix(name, jobUUID)
-	switch {
-	case uuid && len(id) == 16:
-		id = uuidText(id)
-	case uuid || !strings.HasPrefix(name, jobText):
-		return "", "", false
-	default:
-		escaped = name[len(jobText):]
-	}
-	if escaped == "" {
-		return queueDefault, id, true
-	}
-	queue, err := url.QueryUnescape(escaped)
-	return queue, id, err == nil
-}
 
 // WaitRecord is what a deferred or a booked task waits for, as it is stored beside it: enough
 // for any pool to check, to re-time and to give up its booking.

@@ -214,7 +214,7 @@ func (w *sequence) compare() {
 	if len(w.held) > 0 {
 		var tokens []string
 		for _, h := range w.held {
-			tokens = append(tokens, tokenText(h.token))
+			tokens = append(tokens, TokenText(h.token))
 		}
 		short, long := w.raw.ZMScore(w.ctx, w.coalesced.tokens, tokens...).Val(), w.raw.ZMScore(w.ctx, w.single.tokens, tokens...).Val()
 		if diff := gocmp.Diff(long, short); diff != "" {

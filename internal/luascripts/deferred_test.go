@@ -173,7 +173,7 @@ func TestAPlaceIsShort(t *testing.T) {
 	t.Parallel()
 	const most = 30 // and 2 of Redis make a piece of 32
 	text := WaitRecord{Booking: NewStoredBooking("sms", []int{1}, []string{"+4917010000000"})}.Text()
-	if n := len(shortID(uuid) + text); n > most || strings.Contains(text, "491") {
+	if n := len(ShortID(uuid) + text); n > most || strings.Contains(text, "491") {
 		t.Errorf("an entry takes %d bytes, want %d at most", n, most)
 	}
 	if n := 1 + 4 + 4 + 8 + len(text); n > most {

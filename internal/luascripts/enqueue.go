@@ -41,6 +41,8 @@ const (
 	Duplicate = -1
 )
 
+var enqueueScript = NewScript("queue/enqueue")
+
 // Enqueue runs enqueue.lua for 1 to [EnqueueMax] tasks of one queue and answers what
 // became of each. call is drawn for this call; with the same one, and with the same
 // tokens while the tasks exist, it can be sent again.
@@ -50,12 +52,12 @@ func Enqueue(ctx context.Context, c redis.Scripter, k QueueKeys, call uint64, ta
 	for i := range tasks {
 		keys, args = tasks[i].append(c, k, keys, args)
 	}
-	return codes(run(ctx, c, enqueueScript, len(tasks), keys, args...), len(tasks))
+	return enqueueScript.Ask(ctx, c, len(tasks), keys, args...).Ints(len(tasks))
 }
 
 // answer is the key of what an enqueueing call answered.
 func (k QueueKeys) answer(call uint64) string {
-	return k.sent + hex.EncodeToString([]byte(tokenText(call)))
+	return k.sent + hex.EncodeToString([]byte(TokenText(call)))
 }
 
 // append adds what insert_task.lua needs of the task.
@@ -63,7 +65,7 @@ func (t *EnqueueTask) append(c redis.Scripter, k QueueKeys, keys []string, args 
 	task := k.Task(t.ID)
 	state, when := t.put(c)
 	keys = append(keys, task, cmp.Or(t.Unique, task))
-	return keys, append(args, shortID(t.ID), tokenText(t.Token), t.Message, state, when, t.Record, int64(t.Lock/time.Second), t.Reason.text())
+	return keys, append(args, ShortID(t.ID), TokenText(t.Token), t.Message, state, when, t.Record, int64(t.Lock/time.Second), t.Reason.text())
 }
 
 // put is how insert_task.lua puts the task, and when.
@@ -89,7 +91,7 @@ func ParseNotice(payload string) (time.Duration, error) {
 
 // Notify tells pools how long it is until a task of a queue is due.
 func Notify(ctx context.Context, c redis.UniversalClient, k QueueKeys, wait time.Duration) error {
-	if err := c.Publish(ctx, k.due, micros(max(0, wait))).Err(); err != nil {
+	if err := c.Publish(ctx, k.due, Micros(max(0, wait))).Err(); err != nil {
 		return fmt.Errorf("PUBLISH: %w", err)
 	}
 	return nil

@@ -82,7 +82,7 @@ func header(t *testing.T, name, text string) (h shape, body string) {
 }
 
 // scripts are all that Go calls.
-var scripts = []*script{
+var scripts = []*Script{
 	acquireScript, refreshScript, lookupScript, listScript, cancelScript, peekScript, resetScript, closeScript, releaseScript,
 	adjustScript, renewScript, setLimitScript, closeRuleScript,
 	enqueueScript, tickScript, fetchScript, requeueScript, deferScript, dueScript, wakeScript, retimeScript, forgetScript, runNowScript, getTaskScript, rulesScript, countScript,

@@ -53,6 +53,8 @@ type RecordArgs struct {
 	Busy, Waiting []HistoryKey
 }
 
+var recordScript = NewScript("history/record")
+
 // Record runs record.lua.
 func Record(ctx context.Context, c redis.Scripter, prefix, rule string, a RecordArgs) error {
 	k := newHistoryKeys(prefix, rule)
@@ -63,7 +65,7 @@ func Record(ctx context.Context, c redis.Scripter, prefix, rule string, a Record
 			args = append(args, id.ID, id.N)
 		}
 	}
-	return run(ctx, c, recordScript, 2, keys, args...).err
+	return recordScript.Ask(ctx, c, 2, keys, args...).Err()
 }
 
 // HistoryValue is what stands there about a minute or an hour: see record.lua.

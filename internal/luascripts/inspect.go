@@ -36,21 +36,18 @@ type Held struct {
 // runHeld runs a script that only reads. Its last argument says whether nothing goes while permits may count that the
 // server has not heard of. Only a function knows that. Where there are no functions, the script runs without, and the
 // answer is that nobody knows.
-func runHeld(ctx context.Context, c redis.Scripter, s *script, n int, hold bool, keys []string, args ...any) (*reply, Held) {
-	if hold && serverOf(c).wayNow() == byFunction {
-		call := s.call(keys, append(slices.Clone(args), 1)...)
-		call.onlyFunctions = true
-		v, err := sendOne(ctx, c, call).Result()
-		if _, without := errors.AsType[needsFunctionsError](err); !without && remedyFor(err, byFunction) != scriptOnce {
-			return readReply(s, n, v, err), Held{}
+func runHeld(ctx context.Context, c redis.Scripter, s *Script, n int, hold bool, keys []string, args ...any) (*Reply, Held) {
+	if hold {
+		if r, ran := s.AskFunction(ctx, c, n, keys, append(slices.Clone(args), 1)...); ran {
+			return r, Held{}
 		}
 	}
-	return run(ctx, c, s, n, keys, append(args, 0)...), Held{Unknown: hold}
+	return s.Ask(ctx, c, n, keys, append(args, 0)...), Held{Unknown: hold}
 }
 
 // read reads what a script says of a hold, where it was asked.
-func (h Held) read(r *reply) Held {
-	if us := r.int(); us < 0 {
+func (h Held) read(r *Reply) Held {
+	if us := r.Int(); us < 0 {
 		h.Unknown = true
 	} else if us > 0 {
 		h.Until = time.UnixMicro(us)
@@ -58,17 +55,19 @@ func (h Held) read(r *reply) Held {
 	return h
 }
 
+var lookupScript = NewScript("limit/lookup")
+
 // Lookup runs lookup.lua.
 func Lookup(ctx context.Context, c redis.Scripter, a RefreshArgs, hold bool) (LookupReply, error) {
 	r, held := runHeld(ctx, c, lookupScript, 9, hold, keysOfRules(a.Rules, a.Policy), rulesText(a.Rules), a.Job)
-	reply := LookupReply{Status: Status(r.int()), Rule: int(r.int()), At: r.time(), Now: r.time(), Permits: int(r.int()), Jobs: int(r.int())}
-	reply.Parked = r.int() == 1
-	reply.Closed = r.time()
+	reply := LookupReply{Status: Status(r.Int()), Rule: int(r.Int()), At: r.Time(), Now: r.Time(), Permits: int(r.Int()), Jobs: int(r.Int())}
+	reply.Parked = r.Int() == 1
+	reply.Closed = r.Time()
 	reply.Held = held.read(r)
 	if reply.Status == Outdated {
 		outdated(&reply.At, &reply.Version)
 	}
-	return reply, r.err
+	return reply, r.Err()
 }
 
 // ListArgs are the arguments of list.lua beside its keys.
@@ -110,16 +109,18 @@ type ListReply struct {
 	Listed  []Listed
 }
 
+var listScript = NewScript("limit/list")
+
 // List runs list.lua.
 func List(ctx context.Context, c redis.Scripter, k LimitKeys, a ListArgs) (ListReply, error) {
 	r, _ := runHeld(ctx, c, listScript, 5, a.HoldAfterFailover, k.all(),
-		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, instant(a.Closed), a.From.text(), a.Skip, a.Most)
-	reply := ListReply{Status: Status(r.int()), Now: r.time(), Version: r.int(), All: int(r.int())}
-	for range r.count(5) {
-		w := Waiting{At: r.time(), Job: r.text(), Cost: int(r.int())}
-		reply.Listed = append(reply.Listed, Listed{Waiting: w, Parked: r.int() == 1, Ticket: r.int()})
+		a.Kind.text(), a.Permits, Micros(a.Window), a.more(), a.Version, Instant(a.Closed), a.From.text(), a.Skip, a.Most)
+	reply := ListReply{Status: Status(r.Int()), Now: r.Time(), Version: r.Int(), All: int(r.Int())}
+	for range r.Count(5) {
+		w := Waiting{At: r.Time(), Job: r.Text(), Cost: int(r.Int())}
+		reply.Listed = append(reply.Listed, Listed{Waiting: w, Parked: r.Int() == 1, Ticket: r.Int()})
 	}
-	return reply, r.err
+	return reply, r.Err()
 }
 
 // GetTaskReply is the answer of get_task.lua.
@@ -138,23 +139,25 @@ type GetTaskReply struct {
 // getTaskValues is how many values get_task.lua returns.
 const getTaskValues = 8
 
+var getTaskScript = NewScript("queue/get_task")
+
 // GetTask runs get_task.lua.
 func GetTask(ctx context.Context, c redis.Scripter, k QueueKeys, id string) (GetTaskReply, error) {
-	r := run(ctx, c, getTaskScript, getTaskValues, k.taskKeys(id), shortID(id))
-	return taskOf(r), r.err
+	r := getTaskScript.Ask(ctx, c, getTaskValues, k.taskKeys(id), ShortID(id))
+	return taskOf(r), r.Err()
 }
 
 // GetTasks is [GetTask] for some tasks of a queue, in one trip.
 func GetTasks(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids []string) ([]GetTaskReply, error) {
-	calls, replies := make([]command, len(ids)), make([]GetTaskReply, len(ids))
+	calls, replies := make([]Command, len(ids)), make([]GetTaskReply, len(ids))
 	for i, id := range ids {
-		calls[i] = getTaskScript.call(k.taskKeys(id), shortID(id))
+		calls[i] = getTaskScript.Call(k.taskKeys(id), ShortID(id))
 	}
-	for i, cmd := range sendAll(ctx, c, calls) {
+	for i, cmd := range SendAll(ctx, c, calls) {
 		v, err := cmd.Result()
-		r := readReply(getTaskScript, getTaskValues, v, err)
-		if replies[i] = taskOf(r); r.err != nil {
-			return nil, r.err
+		r := getTaskScript.Read(getTaskValues, v, err)
+		if replies[i] = taskOf(&r); r.Err() != nil {
+			return nil, r.Err()
 		}
 	}
 	return replies, nil
@@ -183,9 +186,9 @@ func (k QueueKeys) taskKeys(id string) []string {
 }
 
 // taskOf reads the answer of get_task.lua.
-func taskOf(r *reply) GetTaskReply {
-	got := GetTaskReply{Now: r.time(), State: r.text(), Ours: r.int() == 1, At: r.time(), Record: r.text(), Wait: waitOf(r.text()), RunNow: r.int() == 1}
-	if ns, err := strconv.ParseInt(r.text(), 10, 64); err == nil {
+func taskOf(r *Reply) GetTaskReply {
+	got := GetTaskReply{Now: r.Time(), State: r.Text(), Ours: r.Int() == 1, At: r.Time(), Record: r.Text(), Wait: waitOf(r.Text()), RunNow: r.Int() == 1}
+	if ns, err := strconv.ParseInt(r.Text(), 10, 64); err == nil {
 		got.Woken = time.Unix(0, ns)
 	}
 	return got

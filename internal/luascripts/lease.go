@@ -16,12 +16,14 @@ type ReleaseReply struct {
 	Version  int64 // of the ledger, when Outdated
 }
 
+var releaseScript = NewScript("limit/release")
+
 // Release runs release.lua: a lease ends before its time.
 func Release(ctx context.Context, c redis.Scripter, p RuleCall, token uint64) (ReleaseReply, error) {
-	r := run(ctx, c, releaseScript, 5, p.all(), p.Permits, micros(p.Window), p.Version, tokenText(token), instant(p.Closed))
-	reply := ReleaseReply{Status: Status(r.int()), Released: r.int() == 1, Now: r.time(), Version: r.int()}
-	reply.Promoted = r.promotions(r.int())
-	return reply, r.err
+	r := releaseScript.Ask(ctx, c, 5, p.all(), p.Permits, Micros(p.Window), p.Version, TokenText(token), Instant(p.Closed))
+	reply := ReleaseReply{Status: Status(r.Int()), Released: r.Int() == 1, Now: r.Time(), Version: r.Int()}
+	reply.Promoted = promotionsOf(r, r.Int())
+	return reply, r.Err()
 }
 
 // RenewArgs name a lease.
@@ -37,19 +39,21 @@ type RenewReply struct {
 	Err  error
 }
 
+var renewScript = NewScript("limit/renew")
+
 // Renew runs renew.lua for many leases in one pipeline, in order. Each fails alone.
 func Renew(ctx context.Context, c redis.UniversalClient, leases []RenewArgs) []RenewReply {
 	out := make([]RenewReply, len(leases))
-	calls := make([]command, len(leases))
+	calls := make([]Command, len(leases))
 	for i := range leases {
 		l := &leases[i]
-		calls[i] = renewScript.call([]string{l.ledger, l.tokens}, micros(l.Window), tokenText(l.Token))
+		calls[i] = renewScript.Call([]string{l.ledger, l.tokens}, Micros(l.Window), TokenText(l.Token))
 	}
-	for i, cmd := range sendAll(ctx, c, calls) {
+	for i, cmd := range SendAll(ctx, c, calls) {
 		v, err := cmd.Result()
-		r := readReply(renewScript, 2, v, err)
-		out[i] = RenewReply{Held: r.int() == 1, Now: r.time()}
-		out[i].Err = r.err
+		r := renewScript.Read(2, v, err)
+		out[i] = RenewReply{Held: r.Int() == 1, Now: r.Time()}
+		out[i].Err = r.Err()
 	}
 	return out
 }
@@ -73,13 +77,15 @@ type CloseReply struct {
 	Version  int64 // of the rule's ledger, when Outdated
 }
 
+var closeScript = NewScript("limit/close")
+
 // Close runs close.lua.
 func Close(ctx context.Context, c redis.Scripter, a CloseArgs) (CloseReply, error) {
-	r := run(ctx, c, closeScript, 6, keysOfRules(a.Rules, a.Policy),
-		rulesText(a.Rules), a.Job, micros(a.For), a.Rule)
-	reply := CloseReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Until: r.time(), Version: r.int()}
-	reply.Promoted = r.promotions(r.int())
-	return reply, r.err
+	r := closeScript.Ask(ctx, c, 6, keysOfRules(a.Rules, a.Policy),
+		rulesText(a.Rules), a.Job, Micros(a.For), a.Rule)
+	reply := CloseReply{Status: Status(r.Int()), Rule: int(r.Int()), Now: r.Time(), Until: r.Time(), Version: r.Int()}
+	reply.Promoted = promotionsOf(r, r.Int())
+	return reply, r.Err()
 }
 
 // AdjustArgs are the arguments of adjust.lua. The cost of a rule is what it pays
@@ -91,16 +97,18 @@ type AdjustArgs struct {
 	Charge uint64 // names this adjustment: it is done once
 }
 
+var adjustScript = NewScript("limit/adjust")
+
 // Adjust runs adjust.lua.
 func Adjust(ctx context.Context, c redis.Scripter, a AdjustArgs) (CancelReply, error) {
-	r := run(ctx, c, adjustScript, 5, keysOfRules(a.Rules, a.Policy),
-		grantArgs([]any{tokenText(a.Token), tokenText(a.Charge)}, a.Rules)...)
-	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
+	r := adjustScript.Ask(ctx, c, 5, keysOfRules(a.Rules, a.Policy),
+		grantArgs([]any{TokenText(a.Token), TokenText(a.Charge)}, a.Rules)...)
+	reply := CancelReply{Status: Status(r.Int()), Rule: int(r.Int()), Now: r.Time(), Version: r.Int()}
 	if reply.Status == Granted {
 		for range a.Rules {
-			reply.Spent = append(reply.Spent, int(r.int()))
+			reply.Spent = append(reply.Spent, int(r.Int()))
 		}
 	}
-	reply.Promoted = r.promotions(r.int())
-	return reply, r.err
+	reply.Promoted = promotionsOf(r, r.Int())
+	return reply, r.Err()
 }

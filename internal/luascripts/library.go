@@ -156,7 +156,7 @@ func (p *program) place(line int) string {
 var errorLine = regexp.MustCompile(`user_(script|function): ?(\d+)`)
 
 // whereOf is the file and the line that an error of a script names, "" when it names none.
-func (s *script) whereOf(err error) string {
+func (s *Script) whereOf(err error) string {
 	m := errorLine.FindStringSubmatch(err.Error())
 	if m == nil {
 		return ""

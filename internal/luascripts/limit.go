@@ -3,7 +3,6 @@ package luascripts
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -84,9 +83,9 @@ func (n Numbers) more() string {
 	case GCRA, Step, Smooth:
 		return strconv.Itoa(n.Burst)
 	case WarmUp:
-		return strconv.FormatInt(micros(n.Warm), 10) + " " + strconv.Itoa(n.ColdMilli)
+		return strconv.FormatInt(Micros(n.Warm), 10) + " " + strconv.Itoa(n.ColdMilli)
 	case Calendar:
-		b := strconv.AppendInt(make([]byte, 0, 18*len(n.Bounds)+18), micros(n.Short), 10)
+		b := strconv.AppendInt(make([]byte, 0, 18*len(n.Bounds)+18), Micros(n.Short), 10)
 		for _, t := range n.Bounds {
 			b = strconv.AppendInt(append(b, ' '), t.UnixMicro(), 10)
 		}
@@ -101,16 +100,6 @@ func (k Kind) text() string { return string(rune(k)) }
 type Member struct {
 	Job  string
 	Cost int
-}
-
-// tokenText is the 8 bytes of a token; the zero token is none.
-func tokenText(token uint64) string {
-	if token == 0 {
-		return ""
-	}
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], token)
-	return string(b[:])
 }
 
 // Promotion is a job that may come earlier than it was promised.
@@ -179,13 +168,6 @@ func outdated(at *time.Time, version *int64) {
 	}
 }
 
-func flag(on bool) int {
-	if on {
-		return 1
-	}
-	return 0
-}
-
 // keysOfRules are the first keys of each rule, and the turns of a policy of several
 // rules.
 func keysOfRules(rules []RuleCall, policy string) []string {
@@ -200,9 +182,9 @@ func appendRules(b []byte, rules []RuleCall) []byte {
 		rule := &rules[i]
 		b = append(b, byte(rule.Kind), '|')
 		b = append(strconv.AppendInt(b, int64(rule.Permits), 10), '|')
-		b = append(strconv.AppendInt(b, micros(rule.Window), 10), '|')
+		b = append(strconv.AppendInt(b, Micros(rule.Window), 10), '|')
 		b = append(append(b, rule.more()...), '|')
-		for _, n := range [...]int64{rule.Version, int64(rule.Cost), int64(group), instant(rule.Closed), rule.Worth} {
+		for _, n := range [...]int64{rule.Version, int64(rule.Cost), int64(group), Instant(rule.Closed), rule.Worth} {
 			b = append(strconv.AppendInt(b, n, 10), '|')
 		}
 	}
@@ -213,7 +195,7 @@ func appendRules(b []byte, rules []RuleCall) []byte {
 func grantArgs(args []any, rules []RuleCall) []any {
 	args = append(args, rulesText(rules))
 	for i := range rules {
-		args = append(args, instant(rules[i].At), instant(rules[i].Until))
+		args = append(args, Instant(rules[i].At), Instant(rules[i].Until))
 	}
 	return args
 }
@@ -257,14 +239,6 @@ func widest(rules []RuleCall) LimitKeys {
 	return rules[len(rules)-1].LimitKeys
 }
 
-// instant is microseconds since 1970, 0 for the zero time.
-func instant(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
-}
-
 // CancelArgs are the arguments of cancel.lua. A zero Token means that there is
 // only a booking, an empty Job that there is none.
 type CancelArgs struct {
@@ -288,19 +262,21 @@ type CancelReply struct {
 	Spent    []int // of adjust.lua, by rule: what was paid more; nil when it was done before, -1 where one slot of several has done it before
 }
 
+var cancelScript = NewScript("limit/cancel")
+
 // Cancel runs cancel.lua.
 func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, error) {
-	back := int64(flag(a.Back))
+	back := int64(Flag(a.Back))
 	if !a.Away.IsZero() {
-		back = instant(a.Away)
+		back = Instant(a.Away)
 	}
-	call := cancelScript.call(keysOfRules(a.Rules, a.Policy), grantArgs([]any{tokenText(a.Token), a.Job, back}, a.Rules)...)
-	call.once = a.Once
-	v, err := sendOne(ctx, c, call).Result()
-	r := readReply(cancelScript, 5, v, err)
-	reply := CancelReply{Status: Status(r.int()), Rule: int(r.int()), Now: r.time(), Version: r.int()}
-	reply.Promoted = r.promotions(r.int())
-	return reply, r.err
+	call := cancelScript.Call(keysOfRules(a.Rules, a.Policy), grantArgs([]any{TokenText(a.Token), a.Job, back}, a.Rules)...)
+	call.Once = a.Once
+	v, err := Send(ctx, c, call).Result()
+	r := cancelScript.Read(5, v, err)
+	reply := CancelReply{Status: Status(r.Int()), Rule: int(r.Int()), Now: r.Time(), Version: r.Int()}
+	reply.Promoted = promotionsOf(&r, r.Int())
+	return reply, r.Err()
 }
 
 // Waiting is one place in a line.
@@ -343,34 +319,38 @@ type PeekReply struct {
 	Version int64 // of the ledger's limit, when Outdated
 }
 
+var peekScript = NewScript("limit/peek")
+
 // Peek runs peek.lua.
 func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekReply, error) {
 	r, held := runHeld(ctx, c, peekScript, 11, a.HoldAfterFailover, k.all(),
-		a.Kind.text(), a.Permits, micros(a.Window), a.more(), a.Version, a.Cost, a.Most, instant(a.Closed), a.Spent)
-	reply := PeekReply{Status: Status(r.int()), Now: r.time(), Free: int(r.int()), Next: r.time()}
-	reply.Life = time.Duration(r.int()) * time.Millisecond
-	reply.Closed, reply.Own = r.time(), r.time()
+		a.Kind.text(), a.Permits, Micros(a.Window), a.more(), a.Version, a.Cost, a.Most, Instant(a.Closed), a.Spent)
+	reply := PeekReply{Status: Status(r.Int()), Now: r.Time(), Free: int(r.Int()), Next: r.Time()}
+	reply.Life = time.Duration(r.Int()) * time.Millisecond
+	reply.Closed, reply.Own = r.Time(), r.Time()
 	reply.Held = held.read(r)
-	reply.Waiting = int(r.int())
+	reply.Waiting = int(r.Int())
 	if reply.Status == Outdated {
 		outdated(&reply.Next, &reply.Version)
 	}
-	listed, spent := r.int(), r.int()
-	for range r.groups(listed, 3) {
-		reply.Listed = append(reply.Listed, Waiting{At: r.time(), Job: r.text(), Cost: int(r.int())})
+	listed, spent := r.Int(), r.Int()
+	for range r.Groups(listed, 3) {
+		reply.Listed = append(reply.Listed, Waiting{At: r.Time(), Job: r.Text(), Cost: int(r.Int())})
 	}
-	for range r.groups(spent, 2) {
-		reply.Spent = append(reply.Spent, Spent{At: r.time(), Permits: int(r.int())})
+	for range r.Groups(spent, 2) {
+		reply.Spent = append(reply.Spent, Spent{At: r.Time(), Permits: int(r.Int())})
 	}
-	return reply, r.err
+	return reply, r.Err()
 }
+
+var resetScript = NewScript("limit/reset")
 
 // Reset runs reset.lua.
 func Reset(ctx context.Context, c redis.Scripter, k LimitKeys, n Numbers) (CancelReply, error) {
-	r := run(ctx, c, resetScript, 4, k.all(), n.Kind.text(), n.Permits, micros(n.Window), n.more(), n.Version)
-	reply := CancelReply{Status: Status(r.int()), Now: r.time(), Version: r.int()}
-	reply.Promoted = r.promotions(r.int())
-	return reply, r.err
+	r := resetScript.Ask(ctx, c, 4, k.all(), n.Kind.text(), n.Permits, Micros(n.Window), n.more(), n.Version)
+	reply := CancelReply{Status: Status(r.Int()), Now: r.Time(), Version: r.Int()}
+	reply.Promoted = promotionsOf(r, r.Int())
+	return reply, r.Err()
 }
 
 // SetLimitArgs are the arguments of setlimit.lua beside its key.
@@ -385,6 +365,8 @@ type SetLimitArgs struct {
 	Version  int64
 }
 
+var setLimitScript = NewScript("limit/setlimit")
+
 // SetLimit runs setlimit.lua for a rule. The version is that of what is stored
 // now, whether this call did it or not.
 func SetLimit(ctx context.Context, c redis.Scripter, prefix, rule string, a SetLimitArgs) (done bool, version int64, err error) {
@@ -392,17 +374,19 @@ func SetLimit(ctx context.Context, c redis.Scripter, prefix, rule string, a SetL
 	for _, limit := range a.Replaced {
 		replaced.WriteString("\n" + limit)
 	}
-	r := run(ctx, c, setLimitScript, 2, []string{StoredLimitKey(prefix, rule)}, a.Limit, flag(a.Absent), micros(a.TTL), replaced.String(), a.Version)
-	done = r.int() == 1
-	return done, r.int(), r.err
+	r := setLimitScript.Ask(ctx, c, 2, []string{StoredLimitKey(prefix, rule)}, a.Limit, Flag(a.Absent), Micros(a.TTL), replaced.String(), a.Version)
+	done = r.Int() == 1
+	return done, r.Int(), r.Err()
 }
+
+var closeRuleScript = NewScript("limit/closerule")
 
 // CloseRule runs closerule.lua: a rule is closed on all keys for d from now on; 0
 // opens it, and below 0 it only tells everybody that something has changed.
 func CloseRule(ctx context.Context, c redis.Scripter, prefix, rule string, d time.Duration) (until time.Time, version int64, err error) {
-	r := run(ctx, c, closeRuleScript, 2, []string{closingKey(prefix, rule), StoredLimitKey(prefix, rule)}, micros(d))
-	version = r.int()
-	return r.time(), version, r.err
+	r := closeRuleScript.Ask(ctx, c, 2, []string{closingKey(prefix, rule), StoredLimitKey(prefix, rule)}, Micros(d))
+	version = r.Int()
+	return r.Time(), version, r.Err()
 }
 
 // StoredLimit is what is stored of a rule's limit. No text and no error means
@@ -480,4 +464,17 @@ func readStored(value string) StoredLimit {
 		stored.Replaced = lines[1:]
 	}
 	return stored
+}
+
+// promotionsOf reads n jobs that may come earlier.
+func promotionsOf(r *Reply, n int64) []Promotion {
+	var out []Promotion
+	for range r.Groups(n, 3) {
+		p := Promotion{Rule: int(r.Int()), At: r.Time()}
+		cost, job, _ := strings.Cut(r.Text(), ":")
+		p.Job = job
+		p.Cost, _ = strconv.Atoi(cost) // our own text
+		out = append(out, p)
+	}
+	return out
 }

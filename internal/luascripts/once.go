@@ -25,7 +25,7 @@ func processOnce(ctx context.Context, to processor, cmd *redis.Cmd) {
 
 // evalOnce sends the command as a script, by the name of Redis' command and the hash or the text of the script. A
 // client that stands in front of go-redis' own may have its own way to run scripts, and keeps it.
-func (c *command) evalOnce(ctx context.Context, to redis.Scripter, name, script string) *redis.Cmd {
+func (c *Command) evalOnce(ctx context.Context, to redis.Scripter, name, script string) *redis.Cmd {
 	switch to := to.(type) {
 	case *redis.Client:
 		return c.evalOnceBy(ctx, to, name, script)
@@ -39,7 +39,7 @@ func (c *command) evalOnce(ctx context.Context, to redis.Scripter, name, script 
 	return to.EvalSha(ctx, script, keys, args...)
 }
 
-func (c *command) evalOnceBy(ctx context.Context, to processor, name, script string) *redis.Cmd {
+func (c *Command) evalOnceBy(ctx context.Context, to processor, name, script string) *redis.Cmd {
 	all := slices.Clone(c.args)
 	all[0], all[1] = name, script
 	cmd := redis.NewCmd(ctx, all...)

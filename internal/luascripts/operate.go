@@ -20,21 +20,23 @@ type QueueCounts struct {
 	Within                                        []int     // how many of them come due within each span
 }
 
+var countScript = NewScript("queue/count")
+
 // CountQueue runs count.lua with at most 100 spans.
 func CountQueue(ctx context.Context, c redis.Scripter, k QueueKeys, within ...time.Duration) (QueueCounts, error) {
 	args := []any{len(within)}
 	for _, d := range within {
-		args = append(args, micros(d))
+		args = append(args, Micros(d))
 	}
-	r := run(ctx, c, countScript, 10, []string{k.due, k.pending, k.active, k.scheduled, k.retry, k.archived, k.paused}, args...)
+	r := countScript.Ask(ctx, c, 10, []string{k.due, k.pending, k.active, k.scheduled, k.retry, k.archived, k.paused}, args...)
 	n := QueueCounts{
-		Now: r.time(), Pending: int(r.int()), Active: int(r.int()), Scheduled: int(r.int()), Retried: int(r.int()),
-		Archived: int(r.int()), Paused: r.int() == 1, Waiting: int(r.int()), First: r.time(),
+		Now: r.Time(), Pending: int(r.Int()), Active: int(r.Int()), Scheduled: int(r.Int()), Retried: int(r.Int()),
+		Archived: int(r.Int()), Paused: r.Int() == 1, Waiting: int(r.Int()), First: r.Time(),
 	}
-	for range r.count(1) {
-		n.Within = append(n.Within, int(r.int()))
+	for range r.Count(1) {
+		n.Within = append(n.Within, int(r.Int()))
 	}
-	return n, r.err
+	return n, r.Err()
 }
 
 // The audit list keeps so many entries, and each for so long.

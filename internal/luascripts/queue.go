@@ -29,25 +29,28 @@ type FetchedTask struct {
 	Wait    Wait   // how it waited; zero when it did not
 }
 
+var fetchScript = NewScript("queue/fetch")
+
 // Fetch runs fetch.lua and returns the tasks, the first to run first.
 //
 // It is sent once. The client would repeat a call whose answer is lost without a word to the script, and the
 // first copy may come last: after an empty answer to the repeat it would take tasks that nobody waits for. So
 // the caller repeats it, with Again. A client that is not go-redis' own repeats it all the same, if it repeats calls.
 func Fetch(ctx context.Context, c redis.Scripter, k QueueKeys, a FetchArgs) ([]FetchedTask, error) {
-	call := fetchScript.call([]string{k.pending, k.paused, k.active, k.lease, k.fetched + a.Pool}, k.task, a.Call, a.LeaseEnds, a.Most, flag(a.Again))
-	call.once = true
-	v, err := sendOne(ctx, c, call).Result()
-	r := readReply(fetchScript, 0, v, err)
-	tasks := make([]FetchedTask, 0, len(r.values)/2)
-	for range r.count(2) {
-		t := FetchedTask{Message: r.text()}
-		if how := r.text(); how != "" {
+	call := fetchScript.Call([]string{k.pending, k.paused, k.active, k.lease, k.fetched + a.Pool}, k.task, a.Call, a.LeaseEnds, a.Most, Flag(a.Again))
+	call.Once = true
+	v, err := Send(ctx, c, call).Result()
+	r := fetchScript.Read(0, v, err)
+	n := r.Count(2)
+	tasks := make([]FetchedTask, 0, n)
+	for range n {
+		t := FetchedTask{Message: r.Text()}
+		if how := r.Text(); how != "" {
 			t.RunNow, t.Wait = how[0] == '1', waitOf(how[1:])
 		}
 		tasks = append(tasks, t)
 	}
-	return tasks, r.err
+	return tasks, r.Err()
 }
 
 // RequeueArgs are the arguments of requeue.lua beside its keys.
@@ -57,6 +60,8 @@ type RequeueArgs struct {
 	IDs  []string
 }
 
+var requeueScript = NewScript("queue/requeue")
+
 // Requeue runs requeue.lua for at most 1000 tasks, the first to run first. It returns how many
 // went back.
 func Requeue(ctx context.Context, c redis.Scripter, k QueueKeys, a RequeueArgs) (int, error) {
@@ -64,8 +69,8 @@ func Requeue(ctx context.Context, c redis.Scripter, k QueueKeys, a RequeueArgs) 
 	for _, id := range a.IDs {
 		args = append(args, id)
 	}
-	r := run(ctx, c, requeueScript, 1, []string{k.pending, k.active, k.lease, k.fetched + a.Pool}, args...)
-	return int(r.int()), r.err
+	r := requeueScript.Ask(ctx, c, 1, []string{k.pending, k.active, k.lease, k.fetched + a.Pool}, args...)
+	return int(r.Int()), r.Err()
 }
 
 // DeferArgs are the arguments of defer.lua beside its keys.
@@ -151,6 +156,8 @@ func waitOf(text string) Wait {
 // PoolMark tells pools apart: 4 bytes, for two of one mark only wake at the same time.
 type PoolMark [4]byte
 
+var deferScript = NewScript("queue/defer")
+
 // Defer runs defer.lua and hands asynq its very answer.
 func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *redis.Cmd {
 	task := k.Task(a.ID)
@@ -159,7 +166,7 @@ func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *red
 		unique = task
 	}
 	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
-		shortID(a.ID), tokenText(a.Token), dueAt(c, a.At, time.Now().Add(a.Wait)), micros(max(0, a.Wait)), a.Record, flag(a.Postponed), a.Pool[:], a.Reason.text())
+		ShortID(a.ID), TokenText(a.Token), dueAt(c, a.At, time.Now().Add(a.Wait)), Micros(max(0, a.Wait)), a.Record, Flag(a.Postponed), a.Pool[:], a.Reason.text())
 }
 
 // dueAt is an instant as the scripts of queues take it: microseconds since 1970, or the time
@@ -179,14 +186,6 @@ type timeUntil time.Time
 // MarshalBinary writes the argument.
 func (t timeUntil) MarshalBinary() ([]byte, error) {
 	return strconv.AppendInt(nil, -max(0, time.Until(time.Time(t)).Microseconds()), 10), nil
-}
-
-// Sharded says whether a client is one of a Redis Cluster.
-func Sharded(c redis.Scripter) bool {
-	_, sharded := c.(interface {
-		ForEachShard(context.Context, func(context.Context, *redis.Client) error) error
-	})
-	return sharded
 }
 
 // Postpones is how often a task was deferred because its provider put it off.
@@ -226,16 +225,18 @@ type DueReply struct {
 	Tasks []DueTask
 }
 
+var dueScript = NewScript("queue/due")
+
 // Due runs due.lua.
 func Due(ctx context.Context, c redis.Scripter, k QueueKeys, a DueArgs) (DueReply, error) {
-	r := run(ctx, c, dueScript, 4, []string{k.due}, k.task, micros(a.Lead), a.Room, a.Free, a.Pool[:], micros(a.Others))
-	reply := DueReply{Now: r.time(), Again: r.time(), More: r.int() == 1}
-	for range r.count(5) {
-		t := DueTask{At: r.time(), ID: longID(r.text()), State: r.text(), Record: r.text()}
-		copy(t.Pool[:], r.text())
+	r := dueScript.Ask(ctx, c, 4, []string{k.due}, k.task, Micros(a.Lead), a.Room, a.Free, a.Pool[:], Micros(a.Others))
+	reply := DueReply{Now: r.Time(), Again: r.Time(), More: r.Int() == 1}
+	for range r.Count(5) {
+		t := DueTask{At: r.Time(), ID: LongID(r.Text()), State: r.Text(), Record: r.Text()}
+		copy(t.Pool[:], r.Text())
 		reply.Tasks = append(reply.Tasks, t)
 	}
-	return reply, r.err
+	return reply, r.Err()
 }
 
 // What wake.lua did with a task. STATUS in deferred.lua has the same words.
@@ -248,18 +249,20 @@ const (
 	Ended       = 6 // archived or completed
 )
 
+var wakeScript = NewScript("queue/wake")
+
 // Wake runs wake.lua for at most 1000 tasks, the first to run first, and
 // answers what became of each. Of a task only ID and Record matter; Record may be empty,
 // but then the entry of a task that is gone stays, unless it has no record either. While workers
 // are scarce one other task stays in front of them.
 func Wake(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []DueTask, now time.Time, scarce bool) ([]int64, error) {
 	keys := append(make([]string, 0, 4+len(tasks)), k.due, k.retry, k.pending, k.scheduled)
-	args := append(make([]any, 0, 4+2*len(tasks)), now.UnixNano(), k.task, flag(scarce), len(tasks))
+	args := append(make([]any, 0, 4+2*len(tasks)), now.UnixNano(), k.task, Flag(scarce), len(tasks))
 	for i := range tasks {
 		keys = append(keys, k.Task(tasks[i].ID))
-		args = append(args, shortID(tasks[i].ID), tasks[i].Record)
+		args = append(args, ShortID(tasks[i].ID), tasks[i].Record)
 	}
-	return codes(run(ctx, c, wakeScript, len(tasks), keys, args...), len(tasks))
+	return wakeScript.Ask(ctx, c, len(tasks), keys, args...).Ints(len(tasks))
 }
 
 // RetimeMax bounds how many tasks one call of retime.lua takes.
@@ -282,6 +285,8 @@ type Retiming struct {
 // [Deleted] or [Ended], as [Wake] has them.
 const Retimed = 1
 
+var retimeScript = NewScript("queue/retime")
+
 // Retime runs retime.lua for at most [RetimeMax] tasks and answers which moved.
 func Retime(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []Retiming) ([]int64, error) {
 	return retime(ctx, c, k, 0, tasks)
@@ -297,24 +302,18 @@ func retime(ctx context.Context, c redis.Scripter, k QueueKeys, onlyEarlier int,
 	args := append(make([]any, 0, 2+5*len(tasks)), len(tasks), onlyEarlier)
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
-		args = append(args, t.Reason.text(), shortID(t.ID), dueAt(c, t.At, time.Now().Add(t.In)), flag(t.Any), t.Record)
+		args = append(args, t.Reason.text(), ShortID(t.ID), dueAt(c, t.At, time.Now().Add(t.In)), Flag(t.Any), t.Record)
 	}
-	return codes(run(ctx, c, retimeScript, len(tasks), keys, args...), len(tasks))
+	return retimeScript.Ask(ctx, c, len(tasks), keys, args...).Ints(len(tasks))
 }
 
-func codes(r *reply, n int) ([]int64, error) {
-	out := make([]int64, n)
-	for i := range out {
-		out[i] = r.int()
-	}
-	return out, r.err
-}
+var forgetScript = NewScript("queue/forget")
 
 // Forget runs forget.lua. what is what the task waited for by the entry that is dropped,
 // as [DueTask] has it; empty for the one that it has.
 func Forget(ctx context.Context, c redis.Scripter, k QueueKeys, id, what string) error {
-	if err := forgetScript.Run(ctx, c, []string{k.due, k.Task(id)}, shortID(id), what).Err(); err != nil {
-		return forgetScript.failed(err)
+	if err := forgetScript.Run(ctx, c, []string{k.due, k.Task(id)}, ShortID(id), what).Err(); err != nil {
+		return forgetScript.Wrap(err)
 	}
 	return nil
 }
@@ -331,10 +330,12 @@ const (
 	RunNowEnded   RunNowStatus = 6 // archived or completed
 )
 
+var runNowScript = NewScript("queue/run_now")
+
 // RunNow runs run_now.lua.
 func RunNow(ctx context.Context, c redis.Scripter, k QueueKeys, id string, now time.Time) (RunNowStatus, error) {
-	r := run(ctx, c, runNowScript, 1, []string{k.due, k.retry, k.pending, k.scheduled, k.Task(id)}, shortID(id), now.UnixNano())
-	return RunNowStatus(r.int()), r.err
+	r := runNowScript.Ask(ctx, c, 1, []string{k.due, k.retry, k.pending, k.scheduled, k.Task(id)}, ShortID(id), now.UnixNano())
+	return RunNowStatus(r.Int()), r.Err()
 }
 
 // TakeRunNow takes the mark of run_now.lua from a task. It returns whether there was one: of
@@ -347,27 +348,20 @@ func TakeRunNow(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (b
 	return n == 1, nil
 }
 
+var rulesScript = NewScript("queue/rules")
+
 // Rules runs rules.lua: it says that this process runs the given "rule limit"
 // pairs, and answers at most 1000 that were said within ttl, those said last first.
 func Rules(ctx context.Context, c redis.Scripter, prefix string, ttl time.Duration, own []string) ([]string, error) {
-	args := append(make([]any, 0, 2+len(own)), micros(ttl), len(own))
+	args := append(make([]any, 0, 2+len(own)), Micros(ttl), len(own))
 	for _, m := range own {
 		args = append(args, m)
 	}
 	v, err := rulesScript.Run(ctx, c, []string{rulesKey(prefix)}, args...).StringSlice()
 	if err != nil {
-		return nil, rulesScript.failed(err)
+		return nil, rulesScript.Wrap(err)
 	}
 	return v, nil
-}
-
-// Now is Redis' clock.
-func Now(ctx context.Context, c redis.Cmdable) (time.Time, error) {
-	t, err := c.Time(ctx).Result()
-	if err != nil {
-		return time.Time{}, fmt.Errorf("TIME: %w", err)
-	}
-	return t, nil
 }
 
 // ScanDeferredReply is the answer of scan_deferred.lua.
@@ -376,6 +370,8 @@ type ScanDeferredReply struct {
 	Last  time.Time // the last instant of all; zero when there is none
 	Tasks []DueTask // without their pools
 }
+
+var scanDeferredScript = NewScript("queue/scan_deferred")
 
 // ScanDeferred runs scan_deferred.lua: at most `most` deferred tasks, 1 to 1000, from an instant
 // on, but for the first skip of that very instant. It tells no states, nor how the tasks wait.
@@ -402,12 +398,12 @@ func scanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, from time.
 }
 
 func scanDeferredFrom(ctx context.Context, c redis.Scripter, k QueueKeys, first int64, skip, most int, prefix string) (ScanDeferredReply, error) {
-	r := run(ctx, c, scanDeferredScript, 3, []string{k.due}, first, skip, most, prefix)
-	reply := ScanDeferredReply{Now: r.time(), Last: r.time()}
-	for range r.count(5) {
-		reply.Tasks = append(reply.Tasks, DueTask{At: r.time(), ID: longID(r.text()), Record: r.text(), State: r.text(), Wait: waitOf(r.text())})
+	r := scanDeferredScript.Ask(ctx, c, 3, []string{k.due}, first, skip, most, prefix)
+	reply := ScanDeferredReply{Now: r.Time(), Last: r.Time()}
+	for range r.Count(5) {
+		reply.Tasks = append(reply.Tasks, DueTask{At: r.Time(), ID: LongID(r.Text()), Record: r.Text(), State: r.Text(), Wait: waitOf(r.Text())})
 	}
-	return reply, r.err
+	return reply, r.Err()
 }
 
 // ClaimSweep says that the caller alone may look for tasks that are gone, for so long from
@@ -426,23 +422,27 @@ type RuleVersion struct {
 	Version int64
 }
 
+var claimScript = NewScript("queue/claim")
+
 // Claim runs claim.lua for 1 to 1000 rules: open says which of them have
 // changed since the queue was planned, claimed that this owner alone may plan
 // it anew for so long.
 func Claim(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, ttl time.Duration, rules []RuleVersion) (claimed bool, open []int64, err error) {
-	args := pairs(rules, owner, micros(ttl), len(rules))
-	r := run(ctx, c, claimScript, 1+len(rules), []string{k.claim, k.planned}, args...)
-	claimed = r.int() == 1
-	open, err = codes(r, len(rules))
+	args := pairs(rules, owner, Micros(ttl), len(rules))
+	r := claimScript.Ask(ctx, c, 1+len(rules), []string{k.claim, k.planned}, args...)
+	claimed = r.Int() == 1
+	open, err = r.Ints(len(rules))
 	return claimed, open, err
 }
+
+var replanDoneScript = NewScript("queue/replan_done")
 
 // ReplanDone runs replan_done.lua for at most 1000 rules, and answers false when the
 // claim was lost. Without rules it only gives the claim back.
 func ReplanDone(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, rules []RuleVersion) (bool, error) {
 	n, err := replanDoneScript.Run(ctx, c, []string{k.claim, k.planned}, pairs(rules, owner, len(rules))...).Int()
 	if err != nil {
-		return false, replanDoneScript.failed(err)
+		return false, replanDoneScript.Wrap(err)
 	}
 	return n == 1, nil
 }

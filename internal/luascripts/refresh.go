@@ -32,6 +32,8 @@ type RefreshReply struct {
 	Version int64 // of the rule's ledger, when Outdated
 }
 
+var refreshScript = NewScript("limit/refresh")
+
 // Refresh runs refresh.lua for many bookings in one pipeline: once for up to [refreshMax] that
 // differ in nothing but keys and jobs, on Cluster of one slot. Each booking fails alone.
 func Refresh(ctx context.Context, c redis.UniversalClient, bookings []RefreshArgs) []RefreshReply {
@@ -52,32 +54,32 @@ func refreshAll(ctx context.Context, c redis.UniversalClient, bookings []Refresh
 	if len(crowds) == 0 {
 		return
 	}
-	calls := make([]command, len(crowds))
+	calls := make([]Command, len(crowds))
 	for n, crowd := range crowds {
 		first := &bookings[crowd[0]]
 		var keys []string
-		args := append(make([]any, 0, 3+len(crowd)), len(crowd), flag(first.HoldAfterFailover), rulesText(first.Rules))
+		args := append(make([]any, 0, 3+len(crowd)), len(crowd), Flag(first.HoldAfterFailover), rulesText(first.Rules))
 		for _, i := range crowd {
 			keys = appendKeysOfRules(keys, bookings[i].Rules, bookings[i].Policy)
 			args = append(args, bookings[i].Job)
 		}
-		calls[n] = refreshScript.call(keys, args...)
+		calls[n] = refreshScript.Call(keys, args...)
 	}
-	for n, cmd := range sendAll(ctx, c, calls) {
+	for n, cmd := range SendAll(ctx, c, calls) {
 		v, err := cmd.Result()
-		r := readReply(refreshScript, 1+len(crowds[n]), v, err)
-		now := r.time()
+		r := refreshScript.Read(1+len(crowds[n]), v, err)
+		now := r.Time()
 		for _, i := range crowds[n] {
-			out[i] = r.refreshReply(now)
+			out[i] = refreshReplyOf(&r, now)
 		}
 	}
 }
 
-func (r *reply) refreshReply(now time.Time) RefreshReply {
-	in := r.list()
-	c := RefreshReply{Now: now, Status: Status(in.int()), Rule: int(in.int()), At: in.time(), Before: int(in.int())}
-	c.Promoted = in.promotions(in.int())
-	if c.Err = in.err; c.Status == Outdated {
+func refreshReplyOf(r *Reply, now time.Time) RefreshReply {
+	in := r.List()
+	c := RefreshReply{Now: now, Status: Status(in.Int()), Rule: int(in.Int()), At: in.Time(), Before: int(in.Int())}
+	c.Promoted = promotionsOf(&in, in.Int())
+	if c.Err = in.Err(); c.Status == Outdated {
 		outdated(&c.At, &c.Version)
 	}
 	return c
@@ -93,7 +95,7 @@ func refreshBatches(c redis.UniversalClient, bookings []RefreshArgs) [][]int {
 			first := &bookings[crowds[n][0]]
 			joined = len(crowds[n]) < refreshMax && alikeRules(first.Rules, b.Rules) && (first.Policy == "") == (b.Policy == "") &&
 				first.HoldAfterFailover == b.HoldAfterFailover &&
-				(!sharded || slotOf(first.Rules[0].ledger) == slotOf(b.Rules[0].ledger))
+				(!sharded || SlotOf(first.Rules[0].ledger) == SlotOf(b.Rules[0].ledger))
 			if joined {
 				crowds[n] = append(crowds[n], i)
 			}

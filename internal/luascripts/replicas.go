@@ -31,26 +31,38 @@ func (e *NotReplicatedError) Error() string {
 	return fmt.Sprintf("%d of %d replicas have the grant in time", e.Got, e.Want)
 }
 
-// confirmation is what a WAIT behind a call asks, and what it was answered.
-type confirmation struct {
+// Confirmation is what a WAIT behind a call asks, and what it was answered.
+type Confirmation struct {
 	Durability
 	got int64
 	err error
 }
 
-// strictest is a confirmation that will do for two calls, of which the second asks for replicas.
-func (c *confirmation) strictest(d Durability) *confirmation {
+// Strictest is a confirmation that will do for two calls, of which the second asks for replicas.
+func (c *Confirmation) Strictest(d Durability) *Confirmation {
 	if c == nil {
-		c = &confirmation{}
+		c = &Confirmation{}
 	}
 	c.Replicas, c.Within = max(c.Replicas, d.Replicas), max(c.Within, d.Within)
 	return c
 }
 
+// Err is nil when so many replicas have what the call wrote, and else a [NotReplicatedError].
+func (c *Confirmation) Err(want int) error {
+	if c.err == nil && c.got >= int64(want) {
+		return nil
+	}
+	e := &NotReplicatedError{Want: want, Got: int(c.got)}
+	if c.err != nil {
+		e.Reason = c.err.Error()
+	}
+	return e
+}
+
 // sendConfirmed sends a command and behind it a WAIT, on one connection: WAIT is about what that
 // connection wrote. A pipeline of a Cluster's client would send the command again to the
 // node that a slot has moved to, and not the WAIT. So the node of the key is asked itself.
-func (c *command) sendConfirmed(ctx context.Context, to redis.Scripter, by way) *redis.Cmd {
+func (c *Command) sendConfirmed(ctx context.Context, to redis.Scripter, by way) *redis.Cmd {
 	pipe, err := c.pipelineOf(ctx, to)
 	if err != nil {
 		cmd := redis.NewCmd(ctx, c.args...)
@@ -58,12 +70,12 @@ func (c *command) sendConfirmed(ctx context.Context, to redis.Scripter, by way) 
 		return cmd
 	}
 	unconfirmed := *c
-	unconfirmed.confirm = nil
+	unconfirmed.Confirm = nil
 	cmd := unconfirmed.send(ctx, pipe, by)
-	wait := redis.NewIntCmd(ctx, "wait", c.confirm.Replicas, c.confirm.Within.Milliseconds())
+	wait := redis.NewIntCmd(ctx, "wait", c.Confirm.Replicas, c.Confirm.Within.Milliseconds())
 	_ = pipe.Process(ctx, wait)
 	_, _ = rediserr.Exec(ctx, pipe) // each command carries its own error
-	c.confirm.got, c.confirm.err = wait.Result()
+	c.Confirm.got, c.Confirm.err = wait.Result()
 	cluster, sharded := to.(*redis.ClusterClient)
 	if err := cmd.Err(); sharded && err != nil && (!rediserr.Of(err).Answered() || strings.HasPrefix(err.Error(), "MOVED ")) {
 		cluster.ReloadState(ctx) // whoever waits for the slot sends it again
@@ -72,7 +84,7 @@ func (c *command) sendConfirmed(ctx context.Context, to redis.Scripter, by way) 
 }
 
 // pipelineOf is a pipeline to the server that has the keys of a command.
-func (c *command) pipelineOf(ctx context.Context, to redis.Scripter) (redis.Pipeliner, error) {
+func (c *Command) pipelineOf(ctx context.Context, to redis.Scripter) (redis.Pipeliner, error) {
 	switch to := to.(type) {
 	case *redis.ClusterClient:
 		node, err := to.MasterForKey(ctx, fmt.Sprint(c.args[firstKey]))
@@ -84,16 +96,4 @@ func (c *command) pipelineOf(ctx context.Context, to redis.Scripter) (redis.Pipe
 		return to.Pipeline(), nil
 	}
 	return nil, fmt.Errorf("luascripts: a %T can't ask for replicas", to)
-}
-
-// heed fails a grant that too few replicas have. The call asked for some.
-func (c *Call) heed(said *confirmation) {
-	if c.Err != nil || c.Status != Granted || said.err == nil && said.got >= int64(c.Durable.Replicas) {
-		return
-	}
-	e := &NotReplicatedError{Want: c.Durable.Replicas, Got: int(said.got)}
-	if said.err != nil {
-		e.Reason = said.err.Error()
-	}
-	c.Err = e
 }

@@ -2,6 +2,7 @@ package luascripts
 
 import (
 	"context"
+	"errors"
 	"regexp"
 	"runtime"
 	"slices"
@@ -87,8 +88,8 @@ func (s *server) wayNow() way {
 }
 
 // wayOf is how a call goes now.
-func (s *server) wayOf(c *command) way {
-	if c.onlyFunctions && s != nil {
+func (s *server) wayOf(c *Command) way {
+	if c.OnlyFunctions && s != nil {
 		return byFunction
 	}
 	return s.wayNow()
@@ -137,16 +138,20 @@ func noFunctions(text string) bool {
 		strings.HasPrefix(lower, "noperm") && (strings.Contains(lower, "'fcall") || strings.Contains(lower, "'function"))
 }
 
-// command is a call of a script as Redis gets it: FCALL, the function, how many keys, the
+// Command is a call of a script as Redis gets it: FCALL, the function, how many keys, the
 // keys, the arguments.
-type command struct {
-	script        *script
-	args          []any
-	keys          int
-	confirm       *confirmation // nil when no replica need have it
-	onlyFunctions bool          // its function remembers from call to call, so a script won't do
-	once          bool          // the client must not repeat it by itself, see once.go
+type Command struct {
+	script *Script
+	args   []any
+	keys   int
+
+	Confirm       *Confirmation // nil when no replica need have it
+	OnlyFunctions bool          // its function remembers from call to call, so a script won't do
+	Once          bool          // the client must not repeat it by itself, see once.go
 }
+
+// Add adds keys, and behind the last key arguments.
+func (c *Command) Add(values ...any) { c.args = append(c.args, values...) }
 
 // needsFunctionsError is the answer to a call that needs functions where there are none. For whoever
 // made the call it is an error of Redis.
@@ -159,18 +164,24 @@ func (needsFunctionsError) Error() string {
 // RedisError makes it an answer of Redis.
 func (needsFunctionsError) RedisError() {}
 
+// runsNoFunction says that a call that needs a function did not run for want of one.
+func runsNoFunction(err error) bool {
+	_, without := errors.AsType[needsFunctionsError](err)
+	return without || remedyFor(err, byFunction) == scriptOnce
+}
+
 // send sends the command a way: over a client, or into a pipeline.
-func (c *command) send(ctx context.Context, to redis.Scripter, by way) *redis.Cmd {
-	if c.onlyFunctions && by == byScript {
+func (c *Command) send(ctx context.Context, to redis.Scripter, by way) *redis.Cmd {
+	if c.OnlyFunctions && by == byScript {
 		cmd := redis.NewCmd(ctx, c.args...)
 		cmd.SetErr(needsFunctionsError{})
 		return cmd
 	}
-	if c.confirm != nil {
+	if c.Confirm != nil {
 		return c.sendConfirmed(ctx, to, by)
 	}
 	if by == byScript {
-		if c.once {
+		if c.Once {
 			return c.evalOnce(ctx, to, "evalsha", c.script.eval().Hash())
 		}
 		keys, args := c.split()
@@ -178,7 +189,7 @@ func (c *command) send(ctx context.Context, to redis.Scripter, by way) *redis.Cm
 	}
 	cmd := redis.NewCmd(ctx, c.args...)
 	cmd.SetFirstKeyPos(firstKey)
-	if c.once {
+	if c.Once {
 		processOnce(ctx, to.(processor), cmd)
 		return cmd
 	}
@@ -190,7 +201,7 @@ func (c *command) send(ctx context.Context, to redis.Scripter, by way) *redis.Cm
 const firstKey = 3
 
 // split are the keys and the arguments as [redis.Scripter] takes them.
-func (c *command) split() (keys []string, args []any) {
+func (c *Command) split() (keys []string, args []any) {
 	keys, args = make([]string, 0, c.keys), make([]any, 0, len(c.args)-firstKey-c.keys)
 	for i, v := range c.args[firstKey:] {
 		if key, ok := v.(string); ok && i < c.keys {
@@ -204,18 +215,18 @@ func (c *command) split() (keys []string, args []any) {
 
 // sending is a call on its way to Redis.
 type sending struct {
-	call command
+	call Command
 	by   way
 	cmd  *redis.Cmd // as it was sent last, with its answer
 	load error      // what came of loading the library for it
 }
 
-// sendOne sends a call, and answers its command. It waits for a slot that moves.
-func sendOne(ctx context.Context, c redis.Scripter, call command) *redis.Cmd {
+// Send sends a call, and answers its command. It waits for a slot that moves.
+func Send(ctx context.Context, c redis.Scripter, call Command) *redis.Cmd {
 	return SendWhileSlotMoves(ctx, c, func() *redis.Cmd { return sendOnce(ctx, c, call) })
 }
 
-func sendOnce(ctx context.Context, c redis.Scripter, call command) *redis.Cmd {
+func sendOnce(ctx context.Context, c redis.Scripter, call Command) *redis.Cmd {
 	s := serverOf(c)
 	by := s.wayOf(&call)
 	cmd := call.send(ctx, c, by)
@@ -290,15 +301,15 @@ func WhileSlotMoves(ctx context.Context, c redis.Scripter, call func() error) er
 	return withoutRedirect(c, err)
 }
 
-// sendAll sends calls of scripts, several in one pipeline, and answers the command of each,
+// SendAll sends calls of scripts, several in one pipeline, and answers the command of each,
 // with its own error.
-func sendAll(ctx context.Context, c redis.Scripter, calls []command) []*redis.Cmd {
+func SendAll(ctx context.Context, c redis.Scripter, calls []Command) []*redis.Cmd {
 	s := serverOf(c)
 	sendings := make([]*sending, len(calls))
 	for i, call := range calls {
 		sendings[i] = &sending{call: call, by: s.wayOf(&call)}
 	}
-	send(ctx, c, sendings)
+	dispatch(ctx, c, sendings)
 	s.repair(ctx, c, sendings)
 	sent := make([]*redis.Cmd, len(calls))
 	for i, a := range sendings {
@@ -315,13 +326,13 @@ func sendAll(ctx context.Context, c redis.Scripter, calls []command) []*redis.Cm
 func (s *server) repair(ctx context.Context, c redis.Scripter, sendings []*sending) {
 	for range 3 {
 		sendings = s.mend(ctx, c, sendings)
-		send(ctx, c, sendings)
+		dispatch(ctx, c, sendings)
 	}
 }
 
-// send sends one call by itself, and several in a pipeline. Where one is to be confirmed, each
+// dispatch sends one call by itself, and several in a pipeline. Where one is to be confirmed, each
 // has a pipeline of its own.
-func send(ctx context.Context, c redis.Scripter, sendings []*sending) {
+func dispatch(ctx context.Context, c redis.Scripter, sendings []*sending) {
 	switch len(sendings) {
 	case 0:
 		return
@@ -330,7 +341,7 @@ func send(ctx context.Context, c redis.Scripter, sendings []*sending) {
 		a.cmd = a.call.send(ctx, c, a.by)
 		return
 	}
-	if slices.ContainsFunc(sendings, func(a *sending) bool { return a.call.confirm != nil }) {
+	if slices.ContainsFunc(sendings, func(a *sending) bool { return a.call.Confirm != nil }) {
 		var wg sync.WaitGroup
 		for _, a := range sendings {
 			wg.Go(func() { a.cmd = a.call.send(ctx, c, a.by) })
@@ -351,7 +362,7 @@ func (s *server) mend(ctx context.Context, c redis.Scripter, sendings []*sending
 	var load, text func() error // what several need is done once
 	for _, a := range sendings {
 		remedy := remedyFor(a.cmd.Err(), a.by)
-		if remedy == scriptOnce && a.call.onlyFunctions {
+		if remedy == scriptOnce && a.call.OnlyFunctions {
 			continue
 		}
 		switch remedy {
@@ -370,8 +381,8 @@ func (s *server) mend(ctx context.Context, c redis.Scripter, sendings []*sending
 		case scriptsOnly, scriptOnce:
 			s.heed(a.cmd.Err(), a)
 		case textFirst:
-			if len(sendings) == 1 && a.call.confirm == nil { // alone it is sent with the text
-				if a.call.once {
+			if len(sendings) == 1 && a.call.Confirm == nil { // alone it is sent with the text
+				if a.call.Once {
 					a.cmd = a.call.evalOnce(ctx, c, "eval", a.call.script.alone().text)
 					continue
 				}
@@ -406,7 +417,7 @@ func (s *server) heed(err error, a *sending) {
 
 // loadTexts loads the scripts of the calls that the server does not have.
 func loadTexts(ctx context.Context, c redis.Scripter, sendings []*sending) error {
-	loaded := make(map[*script]bool)
+	loaded := make(map[*Script]bool)
 	for _, a := range sendings {
 		if remedyFor(a.cmd.Err(), a.by) != textFirst || loaded[a.call.script] {
 			continue

@@ -16,8 +16,8 @@ func TestSlotOf(t *testing.T) {
 		keys = append(keys, NewLimitKeys("hw", "sms", fmt.Sprint("+49170", i)).Ledger())
 	}
 	for _, key := range keys {
-		if want, err := rdb.ClusterKeySlot(t.Context(), key).Result(); err != nil || int64(slotOf(key)) != want {
-			t.Errorf("slotOf(%q) = %d, want %d, %v", key, slotOf(key), want, err)
+		if want, err := rdb.ClusterKeySlot(t.Context(), key).Result(); err != nil || int64(SlotOf(key)) != want {
+			t.Errorf("SlotOf(%q) = %d, want %d, %v", key, SlotOf(key), want, err)
 		}
 	}
 }

@@ -16,8 +16,8 @@ func TestTaskIDs(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, id := range ids {
-		short := shortID(id)
-		if got := longID(short); got != id || seen[short] {
+		short := ShortID(id)
+		if got := LongID(short); got != id || seen[short] {
 			t.Errorf("%q is written as %q, and read back as %q", id, short, got)
 		}
 		if seen[short] = true; id == uuid && len(short) != 17 {

@@ -51,6 +51,8 @@ type TickReply struct {
 	Held time.Time // the tick that waits; zero when none does
 }
 
+var tickScript = NewScript("queue/tick")
+
 // Tick runs tick.lua for an entry of a schedule that enqueues into a queue.
 func Tick(ctx context.Context, c redis.Scripter, k QueueKeys, entry string, a TickArgs) (TickReply, error) {
 	record := k.tick + entry
@@ -58,9 +60,9 @@ func Tick(ctx context.Context, c redis.Scripter, k QueueKeys, entry string, a Ti
 	if !a.At.IsZero() {
 		task = k.Task(a.ID)
 	}
-	r := run(ctx, c, tickScript, 4, []string{record, k.pending, task, k.ticks + entry},
-		"spec:"+a.Spec, micros(a.Life), instant(a.At), instant(a.From), instant(a.By), int(a.Overlap), a.ID, a.Message, k.task)
-	return TickReply{Code: r.int(), Now: r.time(), From: r.time(), Held: r.time()}, r.err
+	r := tickScript.Ask(ctx, c, 4, []string{record, k.pending, task, k.ticks + entry},
+		"spec:"+a.Spec, Micros(a.Life), Instant(a.At), Instant(a.From), Instant(a.By), int(a.Overlap), a.ID, a.Message, k.task)
+	return TickReply{Code: r.Int(), Now: r.Time(), From: r.Time(), Held: r.Time()}, r.Err()
 }
 
 // TickSpec names a spec in the record of an entry.
@@ -116,11 +118,11 @@ func (r *TickRecord) read(fields map[string]string, ticks []string) error {
 		}
 		switch {
 		case since:
-			r.Since[spec] = instantOf(us)
+			r.Since[spec] = TimeOf(us)
 		case field == "last":
-			r.Last = instantOf(us)
+			r.Last = TimeOf(us)
 		default:
-			r.Held = instantOf(us)
+			r.Held = TimeOf(us)
 		}
 	}
 	for _, text := range ticks {
@@ -128,7 +130,7 @@ func (r *TickRecord) read(fields map[string]string, ticks []string) error {
 		if _, err := fmt.Sscan(text, &at, &code, &when); err != nil {
 			return &ReplyError{Script: "tick", What: "a tick that was decided can't be read"}
 		}
-		r.Ticks = append(r.Ticks, decidedTick{At: instantOf(at), Code: code, When: instantOf(when)})
+		r.Ticks = append(r.Ticks, decidedTick{At: TimeOf(at), Code: code, When: TimeOf(when)})
 	}
 	return nil
 }
