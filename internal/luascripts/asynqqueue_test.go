@@ -23,7 +23,7 @@ type asynqQueue struct {
 
 func newQueue(t *testing.T, opts ...redistest.Option) *asynqQueue {
 	t.Helper()
-	rdb, raw := timed(t, opts...)
+	rdb, raw := redistest.StartTimed(t, opts...)
 	return &asynqQueue{t, rdb, raw, NewQueueKeys("hw", "default")}
 }
 
@@ -32,17 +32,7 @@ var pool = PoolMark{1, 0, 255, 7}
 
 // put makes a task in a state, where asynq has it.
 func (a *asynqQueue) put(state string, ids ...string) {
-	a.Helper()
-	for _, id := range ids {
-		a.raw.HSet(a.Context(), a.q.Task(id), "msg", "message of "+id, "state", state)
-		switch state {
-		case "active":
-			a.raw.LPush(a.Context(), a.q.active, id)
-			a.raw.ZAdd(a.Context(), a.q.lease, redis.Z{Score: 1, Member: id})
-		case "pending":
-			a.raw.LPush(a.Context(), a.q.pending, id)
-		}
-	}
+	redistest.PutTasks(a.raw, state, ids...)
 }
 
 // tasks are named as those who have not seen their entries name them.
@@ -57,7 +47,7 @@ func tasks(ids ...string) []DueTask {
 // dueAt is the instant of a task in the index, 0 when it has none.
 func (a *asynqQueue) dueAt(id string) float64 {
 	for _, e := range []string{ShortID(id), fmt.Sprintf("\x03%d:%ssms 1 key", len(id), id)} {
-		if at := a.raw.ZScore(a.Context(), a.q.due, e).Val(); at != 0 {
+		if at := a.raw.ZScore(a.Context(), a.q.Due, e).Val(); at != 0 {
 			return at
 		}
 	}
@@ -70,7 +60,7 @@ func (a *asynqQueue) deferTask(id string, in time.Duration, unique string) {
 	if err := Defer(a.Context(), a.rdb, a.q, d).Err(); err != nil {
 		a.Fatalf("Defer(%q): %v", id, err)
 	}
-	keysHaveALife(a.T, a.raw)
+	redistest.KeysHaveALife(a.T, a.raw)
 }
 
 // place checks where a task is: its state, asynq's score, our instant.
@@ -81,12 +71,12 @@ func (a *asynqQueue) place(id, state string, score, due time.Duration) {
 		a.Errorf("%s is %q, want %q", id, got, state)
 	}
 	want := map[bool]float64{true: float64(start.Add(score).Unix())}[score != 0]
-	if got := a.raw.ZScore(ctx, a.q.retry, id).Val(); got != want {
+	if got := a.raw.ZScore(ctx, a.q.Retry, id).Val(); got != want {
 		a.Errorf("%s has the score %v in retry, want %v", id, got, want)
 	}
 	want = map[bool]float64{true: float64(start.Add(due).UnixMicro())}[due != 0]
 	if got := a.dueAt(id); got != want {
 		a.Errorf("%s is due at %.0f, want %.0f", id, got, want)
 	}
-	keysHaveALife(a.T, a.raw)
+	redistest.KeysHaveALife(a.T, a.raw)
 }

@@ -25,6 +25,16 @@ const newerSchema = 5
 // ErrNewerBatch says that a newer version wrote the record of a batch: nothing was done.
 var ErrNewerBatch = errors.New("luascripts: a batch of a newer schema")
 
+// batchKeys are the keys of one batch.
+type batchKeys struct {
+	record, unfinished, ahead string
+}
+
+func keysOf(k QueueKeys, id string) batchKeys {
+	record := k.Batch + id
+	return batchKeys{record: record, unfinished: record + ":open", ahead: record + ":ahead"}
+}
+
 // BatchState is what a batch does.
 type BatchState string
 
@@ -192,8 +202,8 @@ var batchStartScript = NewScript("batch/batchstart")
 // BatchStart runs batchstart.lua. A Status of 1 says that the batch began by this call,
 // 0 that there was one of its id, which is answered.
 func BatchStart(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchStartArgs) (BatchReply, error) {
-	of := k.batchKeys(a.ID)
-	r := batchStartScript.Ask(ctx, c, 2, []string{of.record, k.batches, k.ended},
+	of := keysOf(k, a.ID)
+	r := batchStartScript.Ask(ctx, c, 2, []string{of.record, k.Batches, k.BatchesEnded},
 		a.ID, TokenText(a.Token), a.Name, a.Type, a.Source, a.Args, a.Total, a.Window, a.Weight, a.PaceN, Micros(a.PacePer))
 	reply := BatchReply{Status: r.Int(), BatchView: BatchView{Now: r.Time()}}
 	reply.Batch = recordOf(r, a.ID)
@@ -223,7 +233,7 @@ var batchClaimScript = NewScript("batch/batchclaim")
 
 // BatchClaim runs batchclaim.lua.
 func BatchClaim(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchClaimArgs) (BatchReply, error) {
-	of := k.batchKeys(a.ID)
+	of := keysOf(k, a.ID)
 	r := batchClaimScript.Ask(ctx, c, 3, []string{of.record, of.unfinished}, TokenText(a.Owner), Micros(max(0, a.Lease)), Instant(a.Rebooked), Flag(a.Renew))
 	return replyOf(r, a.ID)
 }
@@ -301,9 +311,9 @@ var feedScript = NewScript("batch/feed")
 
 // Feed runs feed.lua.
 func Feed(ctx context.Context, c redis.Scripter, k QueueKeys, a FeedArgs) (FeedReply, error) {
-	of := k.batchKeys(a.Batch)
-	keys := append(make([]string, 0, 9+2*len(a.Tasks)), k.pending, k.scheduled, k.due, k.answer(a.Call),
-		of.record, of.unfinished, of.ahead, k.batches, k.ended)
+	of := keysOf(k, a.Batch)
+	keys := append(make([]string, 0, 9+2*len(a.Tasks)), k.Pending, k.Scheduled, k.Due, k.Answer(a.Call),
+		of.record, of.unfinished, of.ahead, k.Batches, k.BatchesEnded)
 	args := append(make([]any, 0, 8+9*len(a.Tasks)), a.Batch, TokenText(a.Owner), a.Cursor, a.Mark, Flag(a.End), Instant(a.PaceAt), a.Calls, len(a.Tasks))
 	for i := range a.Tasks {
 		t := &a.Tasks[i]
@@ -312,7 +322,7 @@ func Feed(ctx context.Context, c redis.Scripter, k QueueKeys, a FeedArgs) (FeedR
 		if t.Message == nil {
 			task.Record = t.Reason
 		}
-		keys, args = task.append(c, k, keys, append(args, t.Position, t.Element))
+		keys, args = task.Append(c, k, keys, append(args, t.Position, t.Element))
 	}
 	r := feedScript.Ask(ctx, c, 4, keys, args...)
 	reply := FeedReply{Status: r.Int(), Now: r.Time(), Unfinished: int(r.Int()), Ended: r.Int() == 1}
@@ -341,12 +351,12 @@ var batchCountScript = NewScript("batch/batchcount")
 // them it counted, each once whoever says so, and whether the batch ended by that: a
 // cancelled one is gone then.
 func BatchCount(ctx context.Context, c redis.Scripter, k QueueKeys, id string, outcome Outcome, elements ...string) (counted int, ended bool, _ error) {
-	of := k.batchKeys(id)
+	of := keysOf(k, id)
 	args := append(make([]any, 0, 3+len(elements)), id, string(outcome), len(elements))
 	for _, e := range elements {
 		args = append(args, e)
 	}
-	r := batchCountScript.Ask(ctx, c, 2, []string{of.record, of.unfinished, of.ahead, k.batches, k.ended}, args...)
+	r := batchCountScript.Ask(ctx, c, 2, []string{of.record, of.unfinished, of.ahead, k.Batches, k.BatchesEnded}, args...)
 	counted, ended = int(r.Int()), r.Int() == 1
 	return counted, ended, r.Err()
 }
@@ -356,8 +366,8 @@ var batchSweepScript = NewScript("batch/batchsweep")
 // BatchSweep runs batchsweep.lua for 1 to BatchMax elements: it counts those whose tasks
 // have ended, and answers how, and whether the batch ended by that.
 func BatchSweep(ctx context.Context, c redis.Scripter, k QueueKeys, id string, elements []string) (done, failed int, ended bool, _ error) {
-	of := k.batchKeys(id)
-	keys := append(make([]string, 0, 5+len(elements)), of.record, of.unfinished, of.ahead, k.batches, k.ended)
+	of := keysOf(k, id)
+	keys := append(make([]string, 0, 5+len(elements)), of.record, of.unfinished, of.ahead, k.Batches, k.BatchesEnded)
 	args := append(make([]any, 0, 2+len(elements)), id, len(elements))
 	for _, e := range elements {
 		keys, args = append(keys, k.Task(BatchTaskID(id, e))), append(args, e)
@@ -401,8 +411,8 @@ var batchSetScript = NewScript("batch/batchset")
 // BatchSet runs batchset.lua. A cancelled batch of which nothing is unfinished is gone at
 // once: what is answered was the last of it.
 func BatchSet(ctx context.Context, c redis.Scripter, k QueueKeys, a BatchSetArgs) (BatchReply, error) {
-	of := k.batchKeys(a.ID)
-	r := batchSetScript.Ask(ctx, c, 3, []string{of.record, of.unfinished, of.ahead, k.batches},
+	of := keysOf(k, a.ID)
+	r := batchSetScript.Ask(ctx, c, 3, []string{of.record, of.unfinished, of.ahead, k.Batches},
 		a.ID, string(a.What), a.N, Micros(a.Per))
 	return replyOf(r, a.ID)
 }
@@ -431,8 +441,8 @@ var batchDropScript = NewScript("batch/batchdrop")
 
 // BatchDrop runs batchdrop.lua for 1 to BatchMax elements of a cancelled batch.
 func BatchDrop(ctx context.Context, c redis.Scripter, k QueueKeys, id string, elements []string) (DropReply, error) {
-	of := k.batchKeys(id)
-	keys := append(make([]string, 0, 8+len(elements)), k.pending, k.scheduled, k.retry, k.due, of.record, of.unfinished, of.ahead, k.batches)
+	of := keysOf(k, id)
+	keys := append(make([]string, 0, 8+len(elements)), k.Pending, k.Scheduled, k.Retry, k.Due, of.record, of.unfinished, of.ahead, k.Batches)
 	args := append(make([]any, 0, 2+2*len(elements)), id, len(elements))
 	for _, e := range elements {
 		task := BatchTaskID(id, e)
@@ -472,7 +482,7 @@ func ReadBatches(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids 
 	views, errs := make([]BatchView, len(ids)), make([]error, len(ids))
 	calls := make([]Command, len(ids))
 	for i, id := range ids {
-		of := k.batchKeys(id)
+		of := keysOf(k, id)
 		calls[i] = batchPeekScript.Call([]string{of.record, of.unfinished})
 	}
 	for i, cmd := range SendAll(ctx, c, calls) {
@@ -489,7 +499,7 @@ func ReadBatches(ctx context.Context, c redis.UniversalClient, k QueueKeys, ids 
 
 // StateOfBatch is what a batch does, "" when there is none.
 func StateOfBatch(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (BatchState, error) {
-	state, err := c.HGet(ctx, k.batchKeys(id).record, "state").Result()
+	state, err := c.HGet(ctx, keysOf(k, id).record, "state").Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return "", fmt.Errorf("HGET: %w", err)
 	}
@@ -500,13 +510,13 @@ func StateOfBatch(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) 
 // first, at most `most` at a time. One that is there all the time comes once, also when
 // others end meanwhile.
 func EachUnfinished(ctx context.Context, c redis.Scripter, k QueueKeys, most int, f func(ids []string) error) error {
-	return eachBatch(ctx, c, k.batches, most, f)
+	return eachBatch(ctx, c, k.Batches, most, f)
 }
 
 // EachFinished goes through those that have ended, as long as their records are kept; some
 // of them may be gone.
 func EachFinished(ctx context.Context, c redis.Scripter, k QueueKeys, most int, f func(ids []string) error) error {
-	return eachBatch(ctx, c, k.ended, most, f)
+	return eachBatch(ctx, c, k.BatchesEnded, most, f)
 }
 
 func eachBatch(ctx context.Context, c redis.Scripter, key string, most int, f func(ids []string) error) error {
@@ -532,12 +542,12 @@ type BatchElement struct {
 // not before the cursor. An id comes once, and a position as often as the source gave it to
 // another element. [EachElement] goes through all.
 func UnfinishedElements(ctx context.Context, c redis.Scripter, k QueueKeys, id string, from int64, most int) ([]BatchElement, error) {
-	return positioned(ctx, c, k.batchKeys(id).unfinished, from, most)
+	return positioned(ctx, c, keysOf(k, id).unfinished, from, most)
 }
 
 // AheadElements is said at [UnfinishedElements].
 func AheadElements(ctx context.Context, c redis.Scripter, k QueueKeys, id string, from int64, most int) ([]BatchElement, error) {
-	return positioned(ctx, c, k.batchKeys(id).ahead, from, most)
+	return positioned(ctx, c, keysOf(k, id).ahead, from, most)
 }
 
 var batchListScript = NewScript("batch/batchlist")

@@ -19,13 +19,17 @@ const feeder, rival = 11, 12
 
 // batchScene is a batch on a real Redis.
 type batchScene struct {
-	*asynqQueue
+	*testing.T
+	rdb   redis.UniversalClient
+	raw   *redis.Client
+	q     QueueKeys
 	calls uint64
 }
 
 func newBatch(t *testing.T, window int, opts ...redistest.Option) *batchScene {
 	t.Helper()
-	b := &batchScene{asynqQueue: newQueue(t, opts...)}
+	rdb, raw := redistest.StartTimed(t, opts...)
+	b := &batchScene{T: t, rdb: rdb, raw: raw, q: NewQueueKeys("hw", "default")}
 	r, err := BatchStart(t.Context(), b.rdb, b.q, BatchStartArgs{Token: 1, Batch: Batch{ID: "b", Name: "n", Type: "sms", Source: "csv", Args: "f.csv", Window: window, Weight: 100}})
 	if err != nil || r.Status != 1 || r.State != BatchRunning || !r.Started.Equal(start) {
 		t.Fatalf("BatchStart = %+v, %v, want one that runs since %v", r, err, start)
@@ -74,7 +78,7 @@ func (b *batchScene) count(outcome Outcome, want int, ends bool, elements ...str
 // none checks that nothing is left in Redis but what is told, and answers that are kept for a minute.
 func (b *batchScene) none(but ...string) {
 	b.Helper()
-	for key := range content(b.T, b.raw) {
+	for key := range redistest.Dump(b.T, b.raw) {
 		if !slices.Contains(but, key) && !strings.HasPrefix(key, b.q.sent) {
 			b.Errorf("%s is left", key)
 		}
@@ -113,7 +117,7 @@ func listed(b *batchScene, each func(context.Context, redis.Scripter, QueueKeys,
 func TestBatchStartsOnce(t *testing.T) {
 	t.Parallel()
 	b := newBatch(t, 3)
-	before := content(t, b.raw)
+	before := redistest.Dump(t, b.raw)
 	a := BatchStartArgs{Token: 1, Batch: Batch{ID: "b", Name: "n", Type: "sms", Source: "csv", Args: "f.csv", Window: 3, Weight: 100}}
 	for token, began := range map[uint64]int64{1: 1, 2: 0} { // a copy, and another replica
 		a.Token = token
@@ -122,7 +126,7 @@ func TestBatchStartsOnce(t *testing.T) {
 			t.Errorf("BatchStart by %d = %+v, %v, want %d and the batch as it is", token, r, err, began)
 		}
 	}
-	if after := content(t, b.raw); !maps.Equal(before, after) {
+	if after := redistest.Dump(t, b.raw); !maps.Equal(before, after) {
 		t.Errorf("what was there has changed: %v, want %v", after, before)
 	}
 	if ids, err := listed(b, EachUnfinished); err != nil || !slices.Equal(ids, []string{"b"}) {
@@ -139,7 +143,7 @@ func TestBatchCallsTwice(t *testing.T) {
 	b := newBatch(t, 3)
 	ctx := t.Context()
 	tasks := b.tasks(0, 4)
-	tasks[1].At, tasks[1].Record = start.Add(minute), "place"
+	tasks[1].At, tasks[1].Record = start.Add(time.Minute), "place"
 	tasks[2].Message = nil
 	feed := func(call uint64, cursor int64, end bool, tasks ...FeedTask) func() any {
 		return func() any {
@@ -152,7 +156,7 @@ func TestBatchCallsTwice(t *testing.T) {
 		call func() any
 	}{
 		{"claim", func() any {
-			return fmt.Sprint(BatchClaim(ctx, b.rdb, b.q, BatchClaimArgs{ID: "b", Owner: feeder, Lease: minute}))
+			return fmt.Sprint(BatchClaim(ctx, b.rdb, b.q, BatchClaimArgs{ID: "b", Owner: feeder, Lease: time.Minute}))
 		}},
 		{"feed", feed(1, 3, false, tasks[:3]...)},
 		{"feed nothing", feed(2, 3, false)},
@@ -160,7 +164,7 @@ func TestBatchCallsTwice(t *testing.T) {
 		{"feed while paused", feed(3, 4, false, tasks[3])},
 		{"resume", func() any { return fmt.Sprint(BatchSet(ctx, b.rdb, b.q, BatchSetArgs{ID: "b", What: BatchResume})) }},
 		{"pace", func() any {
-			return fmt.Sprint(BatchSet(ctx, b.rdb, b.q, BatchSetArgs{ID: "b", What: BatchSetPace, N: 7, Per: minute}))
+			return fmt.Sprint(BatchSet(ctx, b.rdb, b.q, BatchSetArgs{ID: "b", What: BatchSetPace, N: 7, Per: time.Minute}))
 		}},
 		{"weight", func() any {
 			return fmt.Sprint(BatchSet(ctx, b.rdb, b.q, BatchSetArgs{ID: "b", What: BatchSetWeight, N: 34}))
@@ -174,34 +178,34 @@ func TestBatchCallsTwice(t *testing.T) {
 		{"cancel", func() any { return fmt.Sprint(BatchSet(ctx, b.rdb, b.q, BatchSetArgs{ID: "b", What: BatchCancel})) }},
 	} {
 		first := c.call()
-		after := content(t, b.raw)
+		after := redistest.Dump(t, b.raw)
 		if second := c.call(); first != second {
 			t.Errorf("%s twice: %v, want %v", c.what, second, first)
 		}
-		if again := content(t, b.raw); !maps.Equal(after, again) {
+		if again := redistest.Dump(t, b.raw); !maps.Equal(after, again) {
 			t.Errorf("%s twice changed %q to %q", c.what, after, again)
 		}
 	}
-	if v := b.read(); v.State != BatchCancelled || !v.End || v.Enqueued != 3 || v.Refused != 1 || v.PaceN != 7 || v.PacePer != minute || v.Ceiling() != 34 {
+	if v := b.read(); v.State != BatchCancelled || !v.End || v.Enqueued != 3 || v.Refused != 1 || v.PaceN != 7 || v.PacePer != time.Minute || v.Ceiling() != 34 {
 		t.Errorf("the batch is %+v, want all of this done once", v)
 	}
 	// What a copy finds gone it does not do again.
 	first, err := BatchDrop(ctx, b.rdb, b.q, "b", []string{"e0", "e1"})
-	wantCodes(t, "BatchDrop", first.Codes, err, Dropped, Dropped)
+	redistest.WantCodes(t, "BatchDrop", first.Codes, err, Dropped, Dropped)
 	second, err := BatchDrop(ctx, b.rdb, b.q, "b", []string{"e0", "e1"})
-	wantCodes(t, "BatchDrop again", second.Codes, err, DropFinished, DropFinished)
+	redistest.WantCodes(t, "BatchDrop again", second.Codes, err, DropFinished, DropFinished)
 	if first.Dropped != 2 || second.Dropped != 2 || second.Unfinished != 1 || !slices.Equal(first.Record, []string{"", "place"}) {
 		t.Errorf("BatchDrop = %+v, %+v, want two dropped, of which one had a place", first, second)
 	}
 	b.count(OutcomeDone, 1, true, "e3")
 	b.count(OutcomeDone, 0, false, "e3")
-	b.none(b.q.Task(BatchTaskID("b", "e3")), b.q.pending)
+	b.none(b.q.Task(BatchTaskID("b", "e3")), b.q.Pending)
 }
 
 // A time in which nobody counted is not averaged over: the rate begins anew behind it.
 func TestBatchRateBehindAGap(t *testing.T) {
 	t.Parallel()
-	for name, gap := range map[string]time.Duration{"a long one": 10 * minute, "the clock went back": -10 * minute} {
+	for name, gap := range map[string]time.Duration{"a long one": 10 * time.Minute, "the clock went back": -10 * time.Minute} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBatch(t, 100)

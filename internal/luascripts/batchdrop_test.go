@@ -17,7 +17,7 @@ func TestBatchDropBehindManyOthers(t *testing.T) {
 		for i := range 1000 {
 			some = append(some, fmt.Sprintf("0000aaaa-%028d", from+i))
 		}
-		b.raw.LPush(ctx, b.q.pending, some...)
+		b.raw.LPush(ctx, b.q.Pending, some...)
 	}
 	b.feed(100, b.tasks(0, 100)...)
 	b.set(BatchCancel, SetDone)
@@ -36,7 +36,7 @@ func TestBatchDropBehindManyOthers(t *testing.T) {
 	if r := drop(); r.Unfinished != 100 {
 		t.Errorf("%d are left, want all 100", r.Unfinished)
 	}
-	b.raw.LTrim(ctx, b.q.pending, 0, 1599) // the others ran, but for 1500
+	b.raw.LTrim(ctx, b.q.Pending, 0, 1599) // the others ran, but for 1500
 	for rounds, unfinished := 0, 100; unfinished > 0; rounds++ {
 		r := drop()
 		if r.Unfinished >= unfinished || rounds > 20 {
@@ -44,7 +44,7 @@ func TestBatchDropBehindManyOthers(t *testing.T) {
 		}
 		unfinished = r.Unfinished
 	}
-	if n := b.raw.LLen(ctx, b.q.pending).Val(); n != 1500 {
+	if n := b.raw.LLen(ctx, b.q.Pending).Val(); n != 1500 {
 		t.Errorf("%d are pending, want the 1500 of others", n)
 	}
 }

@@ -22,7 +22,7 @@ func TestBatchEnds(t *testing.T) {
 			b.count(OutcomeFailed, 1, true, "e1")
 		},
 		"by the end of the source": func(b *batchScene) {
-			b.raw.HDel(b.Context(), b.q.batchKeys("b").record, "end")
+			b.raw.HDel(b.Context(), keysOf(b.q, "b").record, "end")
 			b.count(OutcomeFailed, 1, false, "e1")
 			for range 2 { // a copy has the same answer
 				r, err := Feed(b.Context(), b.rdb, b.q, FeedArgs{Batch: "b", Owner: feeder, Call: 77, Cursor: 2, End: true})
@@ -36,10 +36,10 @@ func TestBatchEnds(t *testing.T) {
 			t.Parallel()
 			b := newBatch(t, 2)
 			ctx := t.Context()
-			b.raw.ZAdd(ctx, b.q.ended, redis.Z{Score: float64(start.Add(-1).UnixMicro()), Member: "old"}, redis.Z{Score: float64(start.Add(minute).UnixMicro()), Member: "older"})
-			wantCodes(t, "Feed", b.feed(2, b.tasks(0, 2)...).Codes, nil, 1, 1)
+			b.raw.ZAdd(ctx, b.q.BatchesEnded, redis.Z{Score: float64(start.Add(-1).UnixMicro()), Member: "old"}, redis.Z{Score: float64(start.Add(time.Minute).UnixMicro()), Member: "older"})
+			redistest.WantCodes(t, "Feed", b.feed(2, b.tasks(0, 2)...).Codes, nil, 1, 1)
 			full, err := Feed(ctx, b.rdb, b.q, FeedArgs{Batch: "b", Owner: feeder, Call: 50, Cursor: 3, End: true, Tasks: b.tasks(2, 3)})
-			wantCodes(t, "Feed", full.Codes, err, FeedNoRoom)
+			redistest.WantCodes(t, "Feed", full.Codes, err, FeedNoRoom)
 			if v := b.read(); v.End {
 				t.Error("the source is at its end, and its last element has no room")
 			}
@@ -52,15 +52,15 @@ func TestBatchEnds(t *testing.T) {
 			if v.State != BatchEnded || !v.Ended.Equal(start) || v.Done != 1 || v.Failed != 1 || !v.Until.IsZero() {
 				t.Errorf("the batch is %+v, want it ended", v)
 			}
-			keysHaveALife(t, b.raw)
-			of := b.q.batchKeys("b")
-			if ttl := b.raw.PTTL(ctx, of.record).Val(); ttl < 24*time.Hour-minute || ttl > 24*time.Hour+minute {
+			redistest.KeysHaveALife(t, b.raw)
+			of := keysOf(b.q, "b")
+			if ttl := b.raw.PTTL(ctx, of.record).Val(); ttl < 24*time.Hour-time.Minute || ttl > 24*time.Hour+time.Minute {
 				t.Errorf("the record lives %v, want a day", ttl)
 			}
 			if ids, err := listed(b, EachFinished); err != nil || !slices.Equal(ids, []string{"older", "b"}) {
 				t.Errorf("EachFinished = %v, %v, want what is kept", ids, err)
 			}
-			b.none(of.record, b.q.ended, b.q.pending, b.q.Task(BatchTaskID("b", "e0")), b.q.Task(BatchTaskID("b", "e1")))
+			b.none(of.record, b.q.BatchesEnded, b.q.Pending, b.q.Task(BatchTaskID("b", "e0")), b.q.Task(BatchTaskID("b", "e1")))
 			b.claim(feeder, ClaimGone)
 			for _, what := range []BatchChange{BatchPause, BatchResume, BatchCancel, BatchSetPace} {
 				b.set(what, SetWrong)
@@ -81,21 +81,21 @@ func TestBatchCancelLeavesNothing(t *testing.T) {
 	tasks := b.tasks(0, 8)
 	tasks[0].Unique, tasks[0].Lock = lock, time.Hour
 	tasks[1].Score = start.Add(time.Hour).Unix()
-	tasks[2].At, tasks[2].Record = start.Add(minute), "a place"
+	tasks[2].At, tasks[2].Record = start.Add(time.Minute), "a place"
 	id := func(i int) string { return BatchTaskID("b", tasks[i].Element) }
 	b.feed(8, tasks...)
 	if _, err := Enqueue(ctx, b.rdb, b.q, 900, []EnqueueTask{{ID: "another", Token: 900, Message: []byte("m"), Since: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	move := func(i int, state string) {
-		b.raw.LRem(ctx, b.q.pending, 1, id(i))
-		b.put(state, id(i))
+		b.raw.LRem(ctx, b.q.Pending, 1, id(i))
+		redistest.PutTasks(b.raw, state, id(i))
 	}
 	for i, state := range map[int]string{3: "active", 4: "active", 6: "completed", 7: "archived"} {
 		move(i, state)
 	}
 	b.deferTaskOf(id(3))
-	b.raw.LRem(ctx, b.q.pending, 1, id(5))
+	b.raw.LRem(ctx, b.q.Pending, 1, id(5))
 	b.raw.Del(ctx, b.q.Task(id(5)))
 
 	all := []string{"e0", "e1", "e2", "e3", "e4", "e5", "e6", "e7"}
@@ -109,19 +109,19 @@ func TestBatchCancelLeavesNothing(t *testing.T) {
 	b.set(BatchResume, SetWrong)
 	b.claim(feeder, ClaimOurs) // to drop what waits
 	r, err := BatchDrop(ctx, b.rdb, b.q, "b", all)
-	wantCodes(t, "BatchDrop", r.Codes, err, Dropped, Dropped, Dropped, Dropped, DropRuns, DropDone, DropDone, DropFailed)
+	redistest.WantCodes(t, "BatchDrop", r.Codes, err, Dropped, Dropped, Dropped, Dropped, DropRuns, DropDone, DropDone, DropFailed)
 	if r.Unfinished != 1 || r.Gone || r.Dropped != 4 || r.Done != 2 || r.Failed != 1 || r.Record[2] != "a place" || r.Record[3] != "sms 1 key" {
 		t.Errorf("BatchDrop = %+v, want one left that runs", r)
 	}
 	// It is put away once more before it ends.
 	b.deferTaskOf(id(4))
 	r, err = BatchDrop(ctx, b.rdb, b.q, "b", all)
-	wantCodes(t, "BatchDrop", r.Codes, err, DropFinished, DropFinished, DropFinished, DropFinished, Dropped, DropFinished, DropFinished, DropFinished)
+	redistest.WantCodes(t, "BatchDrop", r.Codes, err, DropFinished, DropFinished, DropFinished, DropFinished, Dropped, DropFinished, DropFinished, DropFinished)
 	if !r.Gone || r.Unfinished != 0 || r.Dropped != 5 {
 		t.Errorf("BatchDrop = %+v, want the batch gone", r)
 	}
-	b.none(b.q.pending, b.q.Task("another"), b.q.Task(id(6)), b.q.Task(id(7)))
-	if got := b.raw.LRange(ctx, b.q.pending, 0, -1).Val(); !slices.Equal(got, []string{"another"}) {
+	b.none(b.q.Pending, b.q.Task("another"), b.q.Task(id(6)), b.q.Task(id(7)))
+	if got := b.raw.LRange(ctx, b.q.Pending, 0, -1).Val(); !slices.Equal(got, []string{"another"}) {
 		t.Errorf("pending are %v, want the task of nobody's batch", got)
 	}
 	b.set(BatchCancel, SetGone)
@@ -132,7 +132,7 @@ func TestBatchCancelLeavesNothing(t *testing.T) {
 	if r := b.set(BatchCancel, SetDone); r.State != BatchCancelled || r.Window != 1 || r.Unfinished != 0 {
 		t.Errorf("BatchSet = %+v, want the last of it", r)
 	}
-	b.none(b.q.pending, b.q.Task("another"), b.q.Task(id(6)), b.q.Task(id(7)))
+	b.none(b.q.Pending, b.q.Task("another"), b.q.Task(id(6)), b.q.Task(id(7)))
 }
 
 // The rate is what ended in the last 10 to 20 seconds.
@@ -175,7 +175,7 @@ func (b *batchScene) setTime(at time.Time) error {
 // deferTaskOf puts an active task away for a minute.
 func (b *batchScene) deferTaskOf(id string) {
 	b.Helper()
-	d := DeferArgs{ID: id, Token: 4711, At: start.Add(minute), Record: "sms 1 key", Wait: minute}
+	d := DeferArgs{ID: id, Token: 4711, At: start.Add(time.Minute), Record: "sms 1 key", Wait: time.Minute}
 	if err := Defer(b.Context(), b.rdb, b.q, d).Err(); err != nil {
 		b.Fatalf("Defer(%q): %v", id, err)
 	}
@@ -193,9 +193,9 @@ func TestBatchDropOfALongList(t *testing.T) {
 			t.Fatalf("Feed = %+v", r)
 		}
 	}
-	oldest := b.raw.LRange(t.Context(), b.q.pending, -BatchMax, -1).Val()
+	oldest := b.raw.LRange(t.Context(), b.q.Pending, -BatchMax, -1).Val()
 	for _, id := range oldest {
-		b.raw.LPush(t.Context(), b.q.pending, id)
+		b.raw.LPush(t.Context(), b.q.Pending, id)
 	}
 	b.set(BatchCancel, SetDone)
 	var first []string
@@ -205,7 +205,7 @@ func TestBatchDropOfALongList(t *testing.T) {
 	if r, err := BatchDrop(t.Context(), b.rdb, b.q, "b", first); err != nil || r.Unfinished != n-BatchMax {
 		t.Fatalf("BatchDrop = %+v, %v", r, err)
 	}
-	pending := b.raw.LRange(t.Context(), b.q.pending, 0, -1).Val()
+	pending := b.raw.LRange(t.Context(), b.q.Pending, 0, -1).Val()
 	slices.Reverse(oldest)
 	if len(pending) != n || !slices.Equal(pending[:BatchMax], oldest) || slices.Contains(pending[BatchMax:], oldest[0]) {
 		t.Errorf("%d are pending, with %d at the far end, want the %d at the other end gone", len(pending), len(oldest), BatchMax)

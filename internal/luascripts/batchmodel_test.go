@@ -143,7 +143,7 @@ func (f *fed) others() {
 
 // work runs one task to its end, and may die before it counts it.
 func (f *fed) work() {
-	id, err := f.raw.RPop(f.ctx, f.q.pending).Result()
+	id, err := f.raw.RPop(f.ctx, f.q.Pending).Result()
 	if err != nil {
 		return
 	}
@@ -209,7 +209,7 @@ func (f *fed) step(op int) {
 // and the batch ends when all have.
 func TestBatchModel(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t)
+	rdb, raw := redistest.StartTimed(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		ctx := context.Background()
 		raw.FlushDB(ctx)

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"testing"
 	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 // A record that a newer version wrote is refused before anything of it is changed: it is
@@ -17,11 +19,11 @@ func TestNewerBatchIsRefusedAndKept(t *testing.T) {
 			b := newBatch(t, 10)
 			ctx := t.Context()
 			b.feed(2, b.tasks(0, 2)...)
-			b.raw.HSet(ctx, b.q.batchKeys("b").record, "v", "2", "state", string(state))
-			if err := b.setTime(start.Add(minute)); err != nil { // a sample is due, and the lease is over
+			b.raw.HSet(ctx, keysOf(b.q, "b").record, "v", "2", "state", string(state))
+			if err := b.setTime(start.Add(time.Minute)); err != nil { // a sample is due, and the lease is over
 				t.Fatal(err)
 			}
-			before := content(t, b.raw)
+			before := redistest.Dump(t, b.raw)
 			calls := map[string]func() error{
 				"BatchClaim": func() error {
 					_, err := BatchClaim(ctx, b.rdb, b.q, BatchClaimArgs{ID: "b", Owner: rival, Lease: time.Second})
@@ -55,7 +57,7 @@ func TestNewerBatchIsRefusedAndKept(t *testing.T) {
 			if done, failed, ended, err := BatchSweep(ctx, b.rdb, b.q, "b", []string{"e1"}); done+failed != 0 || ended || err != nil {
 				t.Errorf("BatchSweep = %d, %d, %v, %v, want nothing counted", done, failed, ended, err)
 			}
-			if after := content(t, b.raw); !maps.Equal(before, after) {
+			if after := redistest.Dump(t, b.raw); !maps.Equal(before, after) {
 				t.Errorf("what was there has changed: %v, want %v", after, before)
 			}
 		})

@@ -15,7 +15,7 @@ func TestEachElementOfOnePosition(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBatch(t, 1000)
-			unfinished := b.q.batchKeys("b").unfinished
+			unfinished := keysOf(b.q, "b").unfinished
 			var all []redis.Z
 			for i := range 500 {
 				at := i / 3

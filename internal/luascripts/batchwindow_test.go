@@ -66,7 +66,7 @@ func TestAheadOfTheLargestWindow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBatch(t, 100_000, redistest.Own())
-			ahead := b.q.batchKeys("b").ahead
+			ahead := keysOf(b.q, "b").ahead
 			for from := 1; from < n; from += 1000 {
 				var some []redis.Z
 				for i := from; i < from+1000; i++ {
@@ -75,13 +75,13 @@ func TestAheadOfTheLargestWindow(t *testing.T) {
 				b.raw.ZAdd(t.Context(), ahead, some...)
 			}
 			before := b.raw.ZCard(t.Context(), ahead).Val()
-			wantCodes(t, "Feed", b.feed(n+1, b.tasks(0, 1)...).Codes, nil, Enqueued)
+			redistest.WantCodes(t, "Feed", b.feed(n+1, b.tasks(0, 1)...).Codes, nil, Enqueued)
 			if left := b.raw.ZCard(t.Context(), ahead).Val(); left < before-portion {
 				t.Errorf("the call that settled the first took out %d, want %d or fewer", before-left, portion)
 			}
 			again := b.tasks(n+1, n+2)
 			again[0].Element = fmt.Sprint("e", n-1)
-			wantCodes(t, "Feed of an id that comes again", b.feed(n+2, again...).Codes, nil, Enqueued)
+			redistest.WantCodes(t, "Feed of an id that comes again", b.feed(n+2, again...).Codes, nil, Enqueued)
 			before = b.raw.ZCard(t.Context(), ahead).Val()
 			b.feed(n + 2)
 			if left := b.raw.ZCard(t.Context(), ahead).Val(); left != before-portion {

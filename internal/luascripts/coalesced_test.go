@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 // The tokens of a key that is never idle do not grow: what is older than RESENT_WITHIN and
 // the window goes as fast as new ones come, also when calls are coalesced.
 func TestCoalescedCallsForgetOldTokens(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t)
+	rdb, raw := redistest.StartTimed(t)
 	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 1_000_000, Window: time.Second}, NewLimitKeys("hw", "rule", "id")
 	token := uint64(0)
 	var sizes []int64
@@ -43,7 +45,7 @@ func TestCoalescedCallsForgetOldTokens(t *testing.T) {
 // A provider has answered 429. When all who waited for that have gone, nothing of it is left: not even the closing, which is over.
 func TestClosingThatIsOverIsForgotten(t *testing.T) {
 	t.Parallel()
-	rdb, _ := timed(t)
+	rdb, _ := redistest.StartTimed(t)
 	ctx, k := t.Context(), NewLimitKeys("hw", "rule", "id")
 	rules := one(k, Numbers{Kind: Sliding, Permits: 10, Window: time.Second}, 1)
 	ask := func(token uint64, job string) AcquireReply {
@@ -77,7 +79,7 @@ func TestClosingThatIsOverIsForgotten(t *testing.T) {
 // put off, while somebody waits all the time and costs differ.
 func TestPostponesLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
-	rdb, _ := timed(t)
+	rdb, _ := redistest.StartTimed(t)
 	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 10, Window: time.Second}, NewLimitKeys("hw", "rule", "id")
 	token, now := uint64(0), start
 	ask := func(job string, cost int, mode Mode) AcquireReply {
@@ -130,7 +132,7 @@ func TestPostponesLeaveNothingBehind(t *testing.T) {
 // Of coalesced calls of one template, on one key or on several, none has to be asked again.
 func TestCoalescedCallsOnOneKeyAndOnOthers(t *testing.T) {
 	t.Parallel()
-	rdb, _ := timed(t)
+	rdb, _ := redistest.StartTimed(t)
 	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}
 	var calls []*Call
 	for i, id := range []string{"a", "a", "b", "c", "c", "d"} {
@@ -150,7 +152,7 @@ func TestCoalescedCallsOnOneKeyAndOnOthers(t *testing.T) {
 // on keys that nobody has used.
 func TestWithdrawnCallAmongOthersIsRefused(t *testing.T) {
 	t.Parallel()
-	rdb, _ := timed(t)
+	rdb, _ := redistest.StartTimed(t)
 	ctx, n := t.Context(), Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}
 	calls := make([]*Call, 2)
 	for i := range calls {
@@ -172,7 +174,7 @@ func TestWithdrawnCallAmongOthersIsRefused(t *testing.T) {
 // that another slot made wait has its turn there all the same, whether those behind it come alone or together.
 func TestTurnForAnotherSlotIsKept(t *testing.T) {
 	t.Parallel()
-	rdb, _ := timed(t)
+	rdb, _ := redistest.StartTimed(t)
 	ctx, token := t.Context(), uint64(0)
 	rules := one(NewLimitKeys("hw", "phone", "+49170"), Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}, 1)
 	call := func(job string) *Call {

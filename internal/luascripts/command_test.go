@@ -2,7 +2,6 @@ package luascripts
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -57,10 +56,10 @@ func TestCommandIsTheSameForEveryClient(t *testing.T) {
 		t.Fatalf("asked %q, want two commands", seen.printed)
 	}
 	function, script := strings.Fields(seen.printed[0]), strings.Fields(seen.printed[1])
-	if want := []string{"fcall", fmt.Sprint(acquireScript.function()), "12", "hw:{id}:a", "hw:{id}:a:tokens", "hw:{id}:a:line"}; !slices.Equal(function[:6], want) {
+	if want := []string{"fcall", NewScript("limit/acquire").Function(), "12", "hw:{id}:a", "hw:{id}:a:tokens", "hw:{id}:a:line"}; !slices.Equal(function[:6], want) {
 		t.Errorf("the command begins with %q, want %q", function[:6], want)
 	}
-	if want := []string{"evalsha", acquireScript.eval().Hash()}; !slices.Equal(script[:2], want) || !slices.Equal(script[2:], function[2:]) {
+	if want := []string{"evalsha", NewScript("limit/acquire").Hash()}; !slices.Equal(script[:2], want) || !slices.Equal(script[2:], function[2:]) {
 		t.Errorf("the script is asked\n%q\nwant what the function is asked\n%q", script, function)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 // safetyNet is when asynq's own forwarder may take a deferred task.
@@ -27,18 +29,18 @@ func TestDefer(t *testing.T) {
 	if got := a.raw.HGet(t.Context(), a.q.Task("a"), "msg").Val(); got != before {
 		t.Errorf("message = %q, want it unchanged", got)
 	}
-	if ttl := a.raw.PTTL(t.Context(), a.q.due).Val(); ttl < time.Hour+minute-time.Second || ttl > time.Hour+minute+time.Second {
+	if ttl := a.raw.PTTL(t.Context(), a.q.Due).Val(); ttl < time.Hour+minute-time.Second || ttl > time.Hour+minute+time.Second {
 		t.Errorf("the index lives %v, want an hour longer than the task waits", ttl)
 	}
 	// What is not running is not ours to move, and asynq's answer says so.
-	state := content(t, a.raw)
+	state := redistest.Dump(t, a.raw)
 	for _, id := range []string{"a", "unknown"} {
 		cmd := Defer(t.Context(), a.rdb, a.q, DeferArgs{ID: id, Token: 7, At: start, Record: "x"})
 		if err := cmd.Err(); err == nil || !strings.HasPrefix(err.Error(), "NOT FOUND") {
 			t.Errorf("Defer(%q) = %v, want NOT FOUND", id, err)
 		}
 	}
-	if !maps.Equal(state, content(t, a.raw)) {
+	if !maps.Equal(state, redistest.Dump(t, a.raw)) {
 		t.Errorf("a refused Defer changed something")
 	}
 }
@@ -67,7 +69,7 @@ func TestUniqueLockFollowsTheTask(t *testing.T) {
 		t.Helper()
 		for _, id := range ids {
 			got, err := Retime(ctx, a.rdb, a.q, []Retiming{{ID: id, At: start.Add(in)}})
-			wantCodes(t, "Retime", got, err, 1)
+			redistest.WantCodes(t, "Retime", got, err, 1)
 		}
 	}
 	move(3*minute, "b")
@@ -91,7 +93,7 @@ func TestHintBeforeDefer(t *testing.T) {
 	a.put("active", "a", "b")
 	for _, id := range []string{"a", "b"} {
 		got, err := RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: id, At: start.Add(30 * time.Second)}})
-		wantCodes(t, "Retime of an active task", got, err, 1)
+		redistest.WantCodes(t, "Retime of an active task", got, err, 1)
 		a.place(id, "active", 0, 30*time.Second)
 	}
 	a.deferTask("a", minute, "")
@@ -101,7 +103,7 @@ func TestHintBeforeDefer(t *testing.T) {
 	// Without "earlier" a running task is left alone.
 	a.put("active", "c")
 	got, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "c", At: start.Add(minute)}})
-	wantCodes(t, "Retime", got, err, 0)
+	redistest.WantCodes(t, "Retime", got, err, 0)
 	a.place("c", "active", 0, 0)
 }
 
@@ -113,7 +115,7 @@ func TestForget(t *testing.T) {
 	a.put("active", "a", "b")
 	a.deferTask("b", minute, "")
 	got, err := RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(time.Second)}})
-	wantCodes(t, "Retime of an active task", got, err, 1)
+	redistest.WantCodes(t, "Retime of an active task", got, err, 1)
 	for _, id := range []string{"a", "b", "unknown"} {
 		if err := Forget(t.Context(), a.rdb, a.q, id, ""); err != nil {
 			t.Fatal(err)
@@ -130,12 +132,12 @@ func TestForgetOfADeletedTask(t *testing.T) {
 	a := newQueue(t)
 	a.put("active", "a")
 	a.deferTask("a", minute, "")
-	left := a.raw.ZRange(t.Context(), a.q.due, 0, -1).Val()
-	a.raw.ZRem(t.Context(), a.q.retry, "a")
+	left := a.raw.ZRange(t.Context(), a.q.Due, 0, -1).Val()
+	a.raw.ZRem(t.Context(), a.q.Retry, "a")
 	a.raw.Del(t.Context(), a.q.Task("a"))
 	a.put("active", "a")
 	got, err := RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(time.Second)}})
-	wantCodes(t, "Retime of an active task", got, err, 1)
+	redistest.WantCodes(t, "Retime of an active task", got, err, 1)
 	due, err := Due(t.Context(), a.rdb, a.q, DueArgs{Lead: time.Hour, Room: 10})
 	if err != nil || len(due.Tasks) != 2 || len(left) != 1 {
 		t.Fatalf("Due = %+v, %v, want the hint and what is left", due, err)
@@ -148,7 +150,7 @@ func TestForgetOfADeletedTask(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if now := a.raw.ZRange(t.Context(), a.q.due, 0, -1).Val(); len(now) != 1 || now[0] == left[0] {
+	if now := a.raw.ZRange(t.Context(), a.q.Due, 0, -1).Val(); len(now) != 1 || now[0] == left[0] {
 		t.Errorf("the index has %q, want the hint alone", now)
 	}
 }
@@ -167,8 +169,8 @@ func TestDeferTwice(t *testing.T) {
 	}
 	a.place("a", "retry", minute+safetyNet, minute)
 	got, err := Wake(t.Context(), a.rdb, a.q, tasks("a"), start, false)
-	wantCodes(t, "Wake", got, err, Woken)
-	a.raw.LMove(t.Context(), a.q.pending, a.q.active, "RIGHT", "LEFT")
+	redistest.WantCodes(t, "Wake", got, err, Woken)
+	a.raw.LMove(t.Context(), a.q.Pending, a.q.active, "RIGHT", "LEFT")
 	a.raw.HSet(t.Context(), a.q.Task("a"), "state", "active")
 	if err := Defer(t.Context(), a.rdb, a.q, args).Err(); err != nil {
 		t.Errorf("a late copy of Defer = %v, want OK", err)
@@ -177,8 +179,8 @@ func TestDeferTwice(t *testing.T) {
 	// Nor is the copy taken for new when another deferral came in between.
 	a.deferTask("a", minute, "")
 	got, err = Wake(t.Context(), a.rdb, a.q, tasks("a"), start, false)
-	wantCodes(t, "Wake", got, err, Woken)
-	a.raw.LMove(t.Context(), a.q.pending, a.q.active, "RIGHT", "LEFT")
+	redistest.WantCodes(t, "Wake", got, err, Woken)
+	a.raw.LMove(t.Context(), a.q.Pending, a.q.active, "RIGHT", "LEFT")
 	a.raw.HSet(t.Context(), a.q.Task("a"), "state", "active")
 	if err := Defer(t.Context(), a.rdb, a.q, args).Err(); err != nil {
 		t.Errorf("a late copy of an older Defer = %v, want OK", err)

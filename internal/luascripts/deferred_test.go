@@ -28,14 +28,14 @@ func TestFieldDoesNotGrow(t *testing.T) {
 			t.Fatalf("after %d deferrals the field has %d bytes, want %d", n, got, want)
 		}
 		got, err := Wake(t.Context(), a.rdb, a.q, tasks(uuid), start, false)
-		wantCodes(t, "Wake", got, err, Woken)
+		redistest.WantCodes(t, "Wake", got, err, Woken)
 		if got, want := len(a.field(uuid)), 17+8*min(n, 8); got != want {
 			t.Fatalf("when it was woken it has %d bytes, want %d", got, want)
 		}
-		a.raw.LRem(t.Context(), a.q.pending, 0, uuid)
+		a.raw.LRem(t.Context(), a.q.Pending, 0, uuid)
 		a.put("active", uuid)
 	}
-	if n := a.raw.Exists(t.Context(), a.q.due).Val(); n != 0 {
+	if n := a.raw.Exists(t.Context(), a.q.Due).Val(); n != 0 {
 		t.Error("the index is left, want none")
 	}
 }
@@ -74,20 +74,20 @@ func TestHowATaskWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(minute), Reason: WaitReason{CauseChange, 2}}})
-	wantCodes(t, "Retime", got, err, Retimed)
+	redistest.WantCodes(t, "Retime", got, err, Retimed)
 	want(0, 1, CauseChange, 2)
 	got, err = RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(30 * time.Second), Reason: WaitReason{CausePromotion, SameRule}}})
-	wantCodes(t, "Retime", got, err, Retimed)
+	redistest.WantCodes(t, "Retime", got, err, Retimed)
 	want(0, 2, CausePromotion, 2)
 	got, err = Wake(t.Context(), a.rdb, a.q, []DueTask{{ID: "a", Record: "sms+day 1 key"}}, start, false)
-	wantCodes(t, "Wake", got, err, Woken)
+	redistest.WantCodes(t, "Wake", got, err, Woken)
 	want(0, 2, CausePromotion, 2)
-	a.raw.LRem(t.Context(), a.q.pending, 0, "a")
+	a.raw.LRem(t.Context(), a.q.Pending, 0, "a")
 	a.put("active", "a")
 	deferAs(2, CauseGate, 0)
 	want(0, 3, CauseGate, 0)
 	a.put("active", "a") // an operator ran it, and it failed
-	a.raw.ZRem(t.Context(), a.q.retry, "a")
+	a.raw.ZRem(t.Context(), a.q.Retry, "a")
 	if err := Forget(t.Context(), a.rdb, a.q, "a", ""); err != nil {
 		t.Fatal(err)
 	}
@@ -103,18 +103,18 @@ func TestForgetDropsTheScore(t *testing.T) {
 	a := newQueue(t)
 	a.put("active", "a")
 	a.deferTask("a", minute, "")
-	a.raw.ZRem(t.Context(), a.q.retry, "a") // an operator runs it
+	a.raw.ZRem(t.Context(), a.q.Retry, "a") // an operator runs it
 	a.put("active", "a")
 	if err := Forget(t.Context(), a.rdb, a.q, "a", ""); err != nil {
 		t.Fatal(err)
 	}
 	a.place("a", "active", 0, 0)
 	a.raw.HSet(t.Context(), a.q.Task("a"), "state", "retry")
-	a.raw.ZAdd(t.Context(), a.q.retry, redis.Z{Score: float64(start.Add(minute + safetyNet).Unix()), Member: "a"})
+	a.raw.ZAdd(t.Context(), a.q.Retry, redis.Z{Score: float64(start.Add(minute + safetyNet).Unix()), Member: "a"})
 	codes, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start}})
-	wantCodes(t, "Retime", codes, err, 0)
+	redistest.WantCodes(t, "Retime", codes, err, 0)
 	codes, err = Wake(t.Context(), a.rdb, a.q, tasks("a"), start, false)
-	wantCodes(t, "Wake", codes, err, NotOurs)
+	redistest.WantCodes(t, "Wake", codes, err, NotOurs)
 }
 
 // A score that is no whole second, or that is ours but for what 4 bytes don't hold, is not ours.
@@ -125,11 +125,11 @@ func TestScoresOfOthers(t *testing.T) {
 	for name, score := range map[string]string{"half": fmt.Sprintf("%.1f", ours+0.5), "next": fmt.Sprintf("%.0f", ours+1), "far": "+inf", "past": "-inf", "zero": "0"} {
 		a.put("active", name)
 		a.deferTask(name, minute, "")
-		if err := a.raw.Do(t.Context(), "ZADD", a.q.retry, score, name).Err(); err != nil {
+		if err := a.raw.Do(t.Context(), "ZADD", a.q.Retry, score, name).Err(); err != nil {
 			t.Fatal(err)
 		}
 		codes, err := Wake(t.Context(), a.rdb, a.q, tasks(name), start, false)
-		wantCodes(t, "Wake of "+name, codes, err, NotOurs)
+		redistest.WantCodes(t, "Wake of "+name, codes, err, NotOurs)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestEntriesOfDeletedTasks(t *testing.T) {
 		a.put("active", id)
 		a.deferTask(id, time.Second, "")
 		a.raw.Del(ctx, a.q.Task(id))
-		a.raw.ZRem(ctx, a.q.retry, id)
+		a.raw.ZRem(ctx, a.q.Retry, id)
 		due, err := Due(ctx, a.rdb, a.q, DueArgs{Lead: 2 * time.Second, Room: 10})
 		if err != nil || len(due.Tasks) != 1 || due.Tasks[0].ID != id || due.Tasks[0].State != "" || due.Tasks[0].Record != "sms 1 key" {
 			t.Fatalf("Due = %+v, %v, want %q, gone, with its place", due, err, id)
@@ -155,15 +155,15 @@ func TestEntriesOfDeletedTasks(t *testing.T) {
 		}
 		left := Retiming{ID: id, At: start.Add(30 * time.Second), Record: due.Tasks[0].Record}
 		codes, err := Retime(ctx, a.rdb, a.q, []Retiming{left})
-		wantCodes(t, "Retime of one that is gone", codes, err, 0)
+		redistest.WantCodes(t, "Retime of one that is gone", codes, err, 0)
 		codes, err = Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
-		wantCodes(t, "Wake of one that is gone", codes, err, NotOurs)
+		redistest.WantCodes(t, "Wake of one that is gone", codes, err, NotOurs)
 		due, err = Due(ctx, a.rdb, a.q, DueArgs{Lead: 2 * minute, Room: 10})
 		if err != nil || len(due.Tasks) != 1 || due.Tasks[0].Record != "sms 1 other" || !due.Tasks[0].At.Equal(start.Add(minute)) {
 			t.Fatalf("Due = %+v, %v, want the other one of that id alone, at its instant", due, err)
 		}
 		codes, err = Wake(ctx, a.rdb, a.q, due.Tasks, start, false)
-		wantCodes(t, "Wake", codes, err, Woken)
+		redistest.WantCodes(t, "Wake", codes, err, Woken)
 	}
 }
 

@@ -55,10 +55,10 @@ func TestWhatIsEveryPoolsIsTakenByOne(t *testing.T) {
 	args.Lead, args.Others = 2*time.Second, -time.Second
 	a.wantDue(args, "a", "b", "c")
 	codes, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start, Any: true}})
-	wantCodes(t, "Retime", codes, err, 1)
+	redistest.WantCodes(t, "Retime", codes, err, 1)
 	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: other, Others: time.Minute}, "a")
 	codes, err = Wake(t.Context(), a.rdb, a.q, tasks("a", "b"), start, false)
-	wantCodes(t, "Wake of what was taken", codes, err, Woken, Woken)
+	redistest.WantCodes(t, "Wake of what was taken", codes, err, Woken, Woken)
 }
 
 // Of what is every pool's a pool takes no more than it has workers for: another may have one.
@@ -118,12 +118,12 @@ func TestALookReadsWhatItHasRoomFor(t *testing.T) {
 // When Redis is full nothing can be taken: then all pools have it, and it is woken.
 func TestFullRedisAndWhatIsDue(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t, redistest.Arg("maxmemory-policy", "noeviction"))
+	rdb, raw := redistest.StartTimed(t, redistest.Arg("maxmemory-policy", "noeviction"))
 	a := &asynqQueue{t, rdb, raw, NewQueueKeys("hw", "default")}
 	a.every(0, "a")
 	_, _ = Due(t.Context(), rdb, a.q, DueArgs{}) // the text is known before memory runs out
 	_, _ = Wake(t.Context(), rdb, a.q, tasks("none"), start, false)
-	fill(t, raw)
+	redistest.FillMemory(t, raw)
 	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: PoolMark{1}, Others: minute}, "a")
 	a.wantDue(DueArgs{Room: 10, Free: 10, Pool: PoolMark{2}, Others: minute}, "a")
 }

@@ -47,21 +47,21 @@ var enqueueScript = NewScript("queue/enqueue")
 // became of each. call is drawn for this call; with the same one, and with the same
 // tokens while the tasks exist, it can be sent again.
 func Enqueue(ctx context.Context, c redis.Scripter, k QueueKeys, call uint64, tasks []EnqueueTask) ([]int64, error) {
-	keys := append(make([]string, 0, 4+2*len(tasks)), k.pending, k.scheduled, k.due, k.answer(call))
+	keys := append(make([]string, 0, 4+2*len(tasks)), k.Pending, k.Scheduled, k.Due, k.Answer(call))
 	args := append(make([]any, 0, 1+8*len(tasks)), len(tasks))
 	for i := range tasks {
-		keys, args = tasks[i].append(c, k, keys, args)
+		keys, args = tasks[i].Append(c, k, keys, args)
 	}
 	return enqueueScript.Ask(ctx, c, len(tasks), keys, args...).Ints(len(tasks))
 }
 
-// answer is the key of what an enqueueing call answered.
-func (k QueueKeys) answer(call uint64) string {
+// Answer is the key of what an enqueueing call answered.
+func (k QueueKeys) Answer(call uint64) string {
 	return k.sent + hex.EncodeToString([]byte(TokenText(call)))
 }
 
-// append adds what insert_task.lua needs of the task.
-func (t *EnqueueTask) append(c redis.Scripter, k QueueKeys, keys []string, args []any) ([]string, []any) {
+// Append adds what insert_task.lua needs of the task.
+func (t *EnqueueTask) Append(c redis.Scripter, k QueueKeys, keys []string, args []any) ([]string, []any) {
 	task := k.Task(t.ID)
 	state, when := t.put(c)
 	keys = append(keys, task, cmp.Or(t.Unique, task))
@@ -91,14 +91,14 @@ func ParseNotice(payload string) (time.Duration, error) {
 
 // Notify tells pools how long it is until a task of a queue is due.
 func Notify(ctx context.Context, c redis.UniversalClient, k QueueKeys, wait time.Duration) error {
-	if err := c.Publish(ctx, k.due, Micros(max(0, wait))).Err(); err != nil {
+	if err := c.Publish(ctx, k.Due, Micros(max(0, wait))).Err(); err != nil {
 		return fmt.Errorf("PUBLISH: %w", err)
 	}
 	return nil
 }
 
 // Channel is where pools are told of a task that is due before they look again.
-func (k QueueKeys) Channel() string { return k.due }
+func (k QueueKeys) Channel() string { return k.Due }
 
 // NameQueue puts a queue into asynq's list of all queues, as asynq's own client does
 // when it enqueues the first task.

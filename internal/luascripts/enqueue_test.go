@@ -18,8 +18,8 @@ const uuid = "0190c3a4-5b6c-7d8e-9f00-a1b2c3d4e5f6"
 func (a *asynqQueue) enqueue(call uint64, want []int64, tasks ...EnqueueTask) {
 	a.Helper()
 	got, err := Enqueue(a.Context(), a.rdb, a.q, call, tasks)
-	wantCodes(a.T, "Enqueue", got, err, want...)
-	keysHaveALife(a.T, a.raw)
+	redistest.WantCodes(a.T, "Enqueue", got, err, want...)
+	redistest.KeysHaveALife(a.T, a.raw)
 }
 
 func (a *asynqQueue) booked(id string, token uint64, in time.Duration) EnqueueTask {
@@ -51,11 +51,11 @@ func TestEnqueueAsAsynqDoes(t *testing.T) {
 			t.Errorf("the hash of %q (-want +got):\n%s", id, diff)
 		}
 	}
-	if diff := cmp.Diff([]string{"unique", uuid}, a.raw.LRange(t.Context(), a.q.pending, 0, -1).Val()); diff != "" {
+	if diff := cmp.Diff([]string{"unique", uuid}, a.raw.LRange(t.Context(), a.q.Pending, 0, -1).Val()); diff != "" {
 		t.Errorf("pending (-want +got):\n%s", diff)
 	}
 	want := []redis.Z{{Score: float64(later), Member: "\x01later"}}
-	if diff := cmp.Diff(want, a.raw.ZRangeWithScores(t.Context(), a.q.scheduled, 0, -1).Val()); diff != "" {
+	if diff := cmp.Diff(want, a.raw.ZRangeWithScores(t.Context(), a.q.Scheduled, 0, -1).Val()); diff != "" {
 		t.Errorf("scheduled (-want +got):\n%s", diff)
 	}
 	for key, id := range map[string]string{lock: "unique", lock + "2": "\x01later"} {
@@ -66,7 +66,7 @@ func TestEnqueueAsAsynqDoes(t *testing.T) {
 	if ttl := a.raw.PTTL(t.Context(), lock).Val(); ttl > time.Hour || ttl < time.Hour-minute {
 		t.Errorf("the lock lives %v, want an hour", ttl)
 	}
-	if n := a.raw.Exists(t.Context(), a.q.due).Val(); n != 0 {
+	if n := a.raw.Exists(t.Context(), a.q.Due).Val(); n != 0 {
 		t.Errorf("%d keys of ours for tasks that nobody booked, want none", n)
 	}
 }
@@ -77,15 +77,15 @@ func TestEnqueueRefuses(t *testing.T) {
 	lock := "asynq:{default}:unique:sms:x"
 	a.put("completed", "there")
 	a.raw.Set(t.Context(), lock, "other", time.Hour)
-	before := content(t, a.raw)
+	before := redistest.Dump(t, a.raw)
 	a.enqueue(1, []int64{Conflict, Duplicate, Duplicate, Enqueued, Conflict},
 		EnqueueTask{ID: "there", Token: 1, Message: []byte("m"), Since: 1, Unique: lock + "2", Lock: time.Hour},
 		EnqueueTask{ID: "new", Token: 2, Message: []byte("m"), Since: 1, Unique: lock, Lock: time.Hour},
 		EnqueueTask{ID: "there", Token: 3, Message: []byte("m"), Since: 1, Unique: lock, Lock: time.Hour},
 		EnqueueTask{ID: "twice", Token: 4, Message: []byte("m"), Since: 1},
 		EnqueueTask{ID: "twice", Token: 5, Message: []byte("another"), Since: 1})
-	after := content(t, a.raw)
-	for _, key := range []string{a.q.Task("twice"), a.q.pending, a.q.sent + "0000000000000001"} {
+	after := redistest.Dump(t, a.raw)
+	for _, key := range []string{a.q.Task("twice"), a.q.Pending, a.q.sent + "0000000000000001"} {
 		if after[key] == "" {
 			t.Errorf("no %s, want what was enqueued", key)
 		}
@@ -109,22 +109,22 @@ func TestEnqueueTwice(t *testing.T) {
 	}
 	want := []int64{Enqueued, Enqueued, Conflict, Duplicate}
 	a.enqueue(7, want, tasks...)
-	before := content(t, a.raw)
+	before := redistest.Dump(t, a.raw)
 	a.enqueue(7, want, tasks...)
-	if after := content(t, a.raw); !maps.Equal(before, after) {
+	if after := redistest.Dump(t, a.raw); !maps.Equal(before, after) {
 		t.Errorf("a copy changed something: %v, want %v", after, before)
 	}
 	// Once its answers are forgotten the tasks themselves still know.
 	a.raw.Del(ctx, a.q.sent+"0000000000000007")
 	a.raw.HSet(ctx, a.q.Task("a"), "state", "active")
-	a.raw.LPush(ctx, a.q.active, a.raw.RPop(ctx, a.q.pending).Val())
+	a.raw.LPush(ctx, a.q.active, a.raw.RPop(ctx, a.q.Pending).Val())
 	a.deferTask("a", minute, "")
 	a.enqueue(7, want, tasks...)
 	a.place("a", "retry", minute+safetyNet, minute)
 	// Gone, within the minute.
-	a.raw.Del(ctx, a.q.Task("a"), a.q.Task("b"), a.q.retry, a.q.scheduled, lock)
+	a.raw.Del(ctx, a.q.Task("a"), a.q.Task("b"), a.q.Retry, a.q.Scheduled, lock)
 	a.enqueue(7, want, tasks...)
-	if n := a.raw.Exists(ctx, a.q.Task("a"), a.q.Task("b"), a.q.pending, lock).Val(); n != 0 {
+	if n := a.raw.Exists(ctx, a.q.Task("a"), a.q.Task("b"), a.q.Pending, lock).Val(); n != 0 {
 		t.Errorf("%d keys of tasks that are gone, want none", n)
 	}
 	if ttl := a.raw.PTTL(ctx, a.q.sent+"0000000000000007").Val(); ttl > minute+time.Second || ttl < minute-10*time.Second {
@@ -140,7 +140,7 @@ func TestBookedIsWokenAtItsInstant(t *testing.T) {
 	a.enqueue(1, []int64{1, 1, 1}, a.booked("a", 1, time.Second), a.booked(uuid, 2, minute), a.booked("users", 3, time.Second))
 	wantScore := func(id string, in time.Duration) {
 		t.Helper()
-		if got, want := a.raw.ZScore(ctx, a.q.scheduled, id).Val(), float64(start.Add(in+safetyNet).Unix()); got != want {
+		if got, want := a.raw.ZScore(ctx, a.q.Scheduled, id).Val(), float64(start.Add(in+safetyNet).Unix()); got != want {
 			t.Errorf("%s is scheduled for %.0f, want %.0f", id, got, want)
 		}
 	}
@@ -154,18 +154,18 @@ func TestBookedIsWokenAtItsInstant(t *testing.T) {
 		t.Errorf("Walk = %+v, %v, want all three", walk, err)
 	}
 	got, err := Retime(ctx, a.rdb, a.q, []Retiming{{ID: uuid, At: start.Add(2 * minute)}})
-	wantCodes(t, "Retime", got, err, 1)
+	redistest.WantCodes(t, "Retime", got, err, 1)
 	wantScore(uuid, 2*minute)
 	// A score that is not ours is the user's.
-	a.raw.ZAdd(ctx, a.q.scheduled, redis.Z{Score: 7, Member: "users"})
+	a.raw.ZAdd(ctx, a.q.Scheduled, redis.Z{Score: 7, Member: "users"})
 	got, err = Retime(ctx, a.rdb, a.q, []Retiming{{ID: "users", At: start.Add(minute)}})
-	wantCodes(t, "Retime of a user's own", got, err, 0)
+	redistest.WantCodes(t, "Retime of a user's own", got, err, 0)
 	got, err = Wake(ctx, a.rdb, a.q, tasks("a", uuid, "users"), start, false)
-	wantCodes(t, "Wake", got, err, Woken, Woken, NotOurs)
-	if diff := cmp.Diff([]string{uuid, "a"}, a.raw.LRange(ctx, a.q.pending, 0, -1).Val()); diff != "" {
+	redistest.WantCodes(t, "Wake", got, err, Woken, Woken, NotOurs)
+	if diff := cmp.Diff([]string{uuid, "a"}, a.raw.LRange(ctx, a.q.Pending, 0, -1).Val()); diff != "" {
 		t.Errorf("pending (-want +got):\n%s", diff)
 	}
-	if got := a.raw.ZRange(ctx, a.q.scheduled, 0, -1).Val(); len(got) != 1 || got[0] != "users" {
+	if got := a.raw.ZRange(ctx, a.q.Scheduled, 0, -1).Val(); len(got) != 1 || got[0] != "users" {
 		t.Errorf("scheduled = %v, want users alone", got)
 	}
 	if h := a.fields("a"); h["state"] != "pending" || h["pending_since"] != fmt.Sprint(start.UnixNano()) || h["msg"] != "message of a" {
@@ -184,7 +184,7 @@ func TestLockOfABooking(t *testing.T) {
 		t.Errorf("the lock lives %v, want 11m", ttl)
 	}
 	got, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(12 * minute)}})
-	wantCodes(t, "Retime", got, err, 1)
+	redistest.WantCodes(t, "Retime", got, err, 1)
 	if ttl := a.raw.PTTL(t.Context(), task.Unique).Val(); ttl > 13*minute || ttl < 13*minute-time.Second {
 		t.Errorf("the lock lives %v, want 13m", ttl)
 	}
@@ -197,17 +197,17 @@ func TestScheduledByAUserStays(t *testing.T) {
 	ctx, later := t.Context(), start.Add(time.Hour).Unix()
 	a.enqueue(1, []int64{1}, EnqueueTask{ID: "mine", Token: 1, Message: []byte("m"), Score: later})
 	a.raw.HSet(ctx, a.q.Task("plain"), "msg", "m", "state", "scheduled")
-	a.raw.ZAdd(ctx, a.q.scheduled, redis.Z{Score: float64(later), Member: "plain"})
+	a.raw.ZAdd(ctx, a.q.Scheduled, redis.Z{Score: float64(later), Member: "plain"})
 	for _, id := range []string{"mine", "plain"} { // even if an index named them
-		a.raw.ZAdd(ctx, a.q.due, redis.Z{Score: 1, Member: id})
+		a.raw.ZAdd(ctx, a.q.Due, redis.Z{Score: 1, Member: id})
 	}
-	a.raw.Expire(ctx, a.q.due, time.Hour)
+	a.raw.Expire(ctx, a.q.Due, time.Hour)
 	got, err := Retime(ctx, a.rdb, a.q, []Retiming{{ID: "mine", At: start}, {ID: "plain", At: start}})
-	wantCodes(t, "Retime", got, err, 0, 0)
+	redistest.WantCodes(t, "Retime", got, err, 0, 0)
 	got, err = Wake(ctx, a.rdb, a.q, tasks("mine", "plain"), start, false)
-	wantCodes(t, "Wake", got, err, NotOurs, NotOurs)
+	redistest.WantCodes(t, "Wake", got, err, NotOurs, NotOurs)
 	for _, id := range []string{"mine", "plain"} {
-		if got := int64(a.raw.ZScore(ctx, a.q.scheduled, id).Val()); got != later || a.fields(id)["state"] != "scheduled" {
+		if got := int64(a.raw.ZScore(ctx, a.q.Scheduled, id).Val()); got != later || a.fields(id)["state"] != "scheduled" {
 			t.Errorf("%s is scheduled for %d, %v, want %d", id, got, a.fields(id), later)
 		}
 	}
@@ -279,5 +279,5 @@ func TestEnqueueOnMini(t *testing.T) {
 		a.enqueue(1, []int64{1, 1}, a.booked("a", 1, minute), EnqueueTask{ID: uuid, Token: 2, Message: []byte("m"), Since: 1})
 	}
 	got, err := Wake(t.Context(), rdb, a.q, tasks("a", uuid), start, false)
-	wantCodes(t, "Wake", got, err, Woken, NotOurs)
+	redistest.WantCodes(t, "Wake", got, err, Woken, NotOurs)
 }

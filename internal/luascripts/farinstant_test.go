@@ -3,13 +3,15 @@ package luascripts
 import (
 	"testing"
 	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 // A line so long that its end lies beyond what a reply can hold is told an
 // instant that is far away, and not one that is past.
 func TestInstantFarAway(t *testing.T) {
 	t.Parallel()
-	rdb, _ := timed(t)
+	rdb, _ := redistest.StartTimed(t)
 	const year = 365 * 24 * time.Hour
 	for _, n := range []Numbers{
 		{Kind: Sliding, Permits: 1, Window: 10 * year},

@@ -5,35 +5,37 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 func TestFeed(t *testing.T) {
 	t.Parallel()
 	b := newBatch(t, 3)
 	b.feed(0)
-	wantCodes(t, "Feed", b.feed(2, b.tasks(0, 2)...).Codes, nil, 1, 1)
-	if got := b.fields(BatchTaskID("b", "e1")); got["msg"] != "me1" || got["state"] != "pending" {
+	redistest.WantCodes(t, "Feed", b.feed(2, b.tasks(0, 2)...).Codes, nil, 1, 1)
+	if got := b.raw.HGetAll(t.Context(), b.q.Task(BatchTaskID("b", "e1"))).Val(); got["msg"] != "me1" || got["state"] != "pending" {
 		t.Errorf("the task is %v, want it pending", got)
 	}
-	wantCodes(t, "Feed", b.feed(4, b.tasks(2, 4)...).Codes, nil, 1, FeedNoRoom)
+	redistest.WantCodes(t, "Feed", b.feed(4, b.tasks(2, 4)...).Codes, nil, 1, FeedNoRoom)
 	if v := b.read(); v.Unfinished != 3 || v.Enqueued != 3 || v.Cursor != 2 || v.Mark != "mark2" {
 		t.Errorf("the batch is %+v, want 3 unfinished, and the cursor where it was", v)
 	}
 	b.count(OutcomeDone, 1, false, "e0", "e0", "e9")
-	wantCodes(t, "Feed", b.feed(4, b.tasks(2, 4)...).Codes, nil, FeedSettled, 1)
+	redistest.WantCodes(t, "Feed", b.feed(4, b.tasks(2, 4)...).Codes, nil, FeedSettled, 1)
 	if v := b.read(); v.Unfinished != 3 || v.Enqueued != 4 || v.Cursor != 4 || v.Done != 1 {
 		t.Errorf("the batch is %+v, want 3 unfinished of 4", v)
 	}
 	// Elements may come in another order than the source has them.
 	b.count(OutcomeFailed, 2, false, "e1", "e2")
-	wantCodes(t, "Feed", b.feed(4, b.tasks(6, 8)...).Codes, nil, 1, 1)
+	redistest.WantCodes(t, "Feed", b.feed(4, b.tasks(6, 8)...).Codes, nil, 1, 1)
 	ahead, err := AheadElements(t.Context(), b.raw, b.q, "b", 0, 10)
 	if want := []BatchElement{{"e6", 6}, {"e7", 7}}; err != nil || !slices.Equal(ahead, want) {
 		t.Errorf("ahead of the cursor are %v, %v, want %v", ahead, err, want)
 	}
 	b.count(OutcomeDone, 3, false, "e3", "e6", "e7")
-	wantCodes(t, "Feed", b.feed(8, b.tasks(4, 8)...).Codes, nil, 1, 1, FeedSettled, FeedSettled)
-	if n := b.raw.Exists(t.Context(), b.q.batchKeys("b").ahead).Val(); n != 0 {
+	redistest.WantCodes(t, "Feed", b.feed(8, b.tasks(4, 8)...).Codes, nil, 1, 1, FeedSettled, FeedSettled)
+	if n := b.raw.Exists(t.Context(), keysOf(b.q, "b").ahead).Val(); n != 0 {
 		t.Error("elements before the cursor are still kept, want none")
 	}
 	if unfinished, err := UnfinishedElements(t.Context(), b.raw, b.q, "b", 5, 10); err != nil || !slices.Equal(unfinished, []BatchElement{{"e5", 5}}) {
@@ -48,15 +50,15 @@ func TestFeedRefuses(t *testing.T) {
 	b := newBatch(t, 10)
 	lock := "asynq:{default}:unique:sms:x"
 	b.raw.Set(t.Context(), lock, "other", time.Hour)
-	b.put("completed", BatchTaskID("b", "e1"))
+	redistest.PutTasks(b.raw, "completed", BatchTaskID("b", "e1"))
 	tasks := b.tasks(0, 6)
 	tasks[2].Message, tasks[2].Reason = nil, "too late"
 	tasks[3].Unique, tasks[3].Lock = lock, time.Hour
 	tasks[4].Element = "e0"
-	wantCodes(t, "Feed", b.feed(0, tasks...).Codes, nil, 1, Conflict, FeedRefused, Duplicate, Conflict, 1)
+	redistest.WantCodes(t, "Feed", b.feed(0, tasks...).Codes, nil, 1, Conflict, FeedRefused, Duplicate, Conflict, 1)
 	again := b.tasks(8, 9)
 	again[0].Element = "e2"
-	wantCodes(t, "Feed", b.feed(6, again...).Codes, nil, Conflict)
+	redistest.WantCodes(t, "Feed", b.feed(6, again...).Codes, nil, Conflict)
 	v := b.read()
 	if v.Refused != 5 || v.Enqueued != 2 || v.Unfinished != 2 || v.Cursor != 6 {
 		t.Errorf("the batch is %+v, want 2 enqueued and 5 refused", v)
@@ -78,15 +80,15 @@ func TestFeedAgainLater(t *testing.T) {
 	b.feed(1, b.tasks(0, 3)...)
 	b.count(OutcomeDone, 2, false, "e0", "e1")
 	b.raw.Del(ctx, b.q.Task(BatchTaskID("b", "e0")), b.q.Task(BatchTaskID("b", "e1")))
-	wantCodes(t, "Feed", b.feed(1, b.tasks(0, 3)...).Codes, nil, FeedSettled, FeedSettled, FeedSettled)
+	redistest.WantCodes(t, "Feed", b.feed(1, b.tasks(0, 3)...).Codes, nil, FeedSettled, FeedSettled, FeedSettled)
 	if v := b.read(); v.Enqueued != 3 || v.Unfinished != 1 {
 		t.Errorf("the batch is %+v, want 3 enqueued", v)
 	}
 	// Cut short between a task and its note: it is noted.
-	b.raw.ZRem(ctx, b.q.batchKeys("b").unfinished, "e2")
-	b.raw.ZRem(ctx, b.q.batchKeys("b").ahead, "e2")
-	wantCodes(t, "Feed", b.feed(1, b.tasks(2, 3)...).Codes, nil, Enqueued)
-	if v := b.read(); v.Unfinished != 1 || b.raw.LLen(ctx, b.q.pending).Val() != 3 {
+	b.raw.ZRem(ctx, keysOf(b.q, "b").unfinished, "e2")
+	b.raw.ZRem(ctx, keysOf(b.q, "b").ahead, "e2")
+	redistest.WantCodes(t, "Feed", b.feed(1, b.tasks(2, 3)...).Codes, nil, Enqueued)
+	if v := b.read(); v.Unfinished != 1 || b.raw.LLen(ctx, b.q.Pending).Val() != 3 {
 		t.Errorf("the batch is %+v, want the task unfinished and not enqueued again", v)
 	}
 }
@@ -108,11 +110,11 @@ func TestFeedIsFenced(t *testing.T) {
 		t.Errorf("BatchClaim = %+v, want the batch where it is", r)
 	}
 	b.claim(feeder, ClaimAnother)
-	before := content(t, b.raw)
+	before := redistest.Dump(t, b.raw)
 	if r := b.feed(2, b.tasks(1, 2)...); r.Status != NotOwner || r.Codes != nil {
 		t.Errorf("Feed of who lost the lease = %+v, want nothing done", r)
 	}
-	if after := content(t, b.raw); !maps.Equal(before, after) {
+	if after := redistest.Dump(t, b.raw); !maps.Equal(before, after) {
 		t.Errorf("it changed something: %v, want %v", after, before)
 	}
 	// Nobody else's lease is given up.
@@ -131,7 +133,7 @@ func TestFeedIsFenced(t *testing.T) {
 	if r := b.set(BatchResume, SetDone); !r.Resumed.Equal(start.Add(3 * time.Second)) {
 		t.Errorf("BatchSet = %+v, want it to go on now", r)
 	}
-	wantCodes(t, "Feed", b.feed(2, b.tasks(1, 2)...).Codes, nil, Enqueued)
+	redistest.WantCodes(t, "Feed", b.feed(2, b.tasks(1, 2)...).Codes, nil, Enqueued)
 	// What was booked anew is noted for that resume alone, by who has the batch.
 	resumed := start.Add(3 * time.Second)
 	for _, c := range []struct {
@@ -151,7 +153,7 @@ func TestFeedIsFenced(t *testing.T) {
 	if r, err := Feed(t.Context(), b.rdb, b.q, FeedArgs{Batch: "another", Owner: feeder, Call: 99}); err != nil || r.Status != NotOwner {
 		t.Errorf("Feed of no batch = %+v, %v, want nothing done", r, err)
 	}
-	if n := b.raw.Exists(t.Context(), b.q.batchKeys("another").record).Val(); n != 0 {
+	if n := b.raw.Exists(t.Context(), keysOf(b.q, "another").record).Val(); n != 0 {
 		t.Error("there is a record of no batch")
 	}
 }

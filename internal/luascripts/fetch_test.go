@@ -1,8 +1,6 @@
 package luascripts
 
 import (
-	"bytes"
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -24,7 +22,7 @@ func (a *asynqQueue) fetch(pool string, call uint64, most int, want ...string) {
 	if diff := cmp.Diff(tasks, got); diff != "" || err != nil {
 		a.Errorf("Fetch, call %d of pool %q: %v (-want +got):\n%s", call, pool, err, diff)
 	}
-	keysHaveALife(a.T, a.raw)
+	redistest.KeysHaveALife(a.T, a.raw)
 }
 
 // fetchAgain repeats a call that was not answered, and checks that no task comes.
@@ -34,7 +32,7 @@ func (a *asynqQueue) fetchAgain(pool string, call uint64, most int) {
 	if len(got) > 0 || err != nil {
 		a.Errorf("Fetch, call %d of pool %q again = %v, %v, want none", call, pool, got, err)
 	}
-	keysHaveALife(a.T, a.raw)
+	redistest.KeysHaveALife(a.T, a.raw)
 }
 
 // requeue gives back what a call of a pool has fetched and checks how many went back.
@@ -49,7 +47,7 @@ func (a *asynqQueue) requeue(pool string, call uint64, want int, ids ...string) 
 // wantLists checks which tasks are pending and active, the first to run first.
 func (a *asynqQueue) wantLists(pending, active []string) {
 	a.Helper()
-	for key, want := range map[string][]string{a.q.pending: pending, a.q.active: active} {
+	for key, want := range map[string][]string{a.q.Pending: pending, a.q.active: active} {
 		got := a.raw.LRange(a.Context(), key, 0, -1).Val()
 		slices.Reverse(got)
 		if diff := cmp.Diff(append([]string{}, want...), got); diff != "" {
@@ -67,15 +65,15 @@ func TestFetchMakesNoHashOfATaskThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	a := newQueue(t)
 	a.put("pending", "a", "b")
-	a.raw.Del(t.Context(), a.q.task+"a")
+	a.raw.Del(t.Context(), a.q.TaskPrefix+"a")
 	a.fetch("p", 1, 2, "b")
-	if n := a.raw.Exists(t.Context(), a.q.task+"a").Val(); n != 0 {
-		t.Errorf("the hash of a task that is not there has been made: %v", a.raw.HGetAll(t.Context(), a.q.task+"a").Val())
+	if n := a.raw.Exists(t.Context(), a.q.TaskPrefix+"a").Val(); n != 0 {
+		t.Errorf("the hash of a task that is not there has been made: %v", a.raw.HGetAll(t.Context(), a.q.TaskPrefix+"a").Val())
 	}
 	a.wantLists([]string{}, []string{"a", "b"})
-	a.raw.Del(t.Context(), a.q.task+"b")
+	a.raw.Del(t.Context(), a.q.TaskPrefix+"b")
 	a.requeue("p", 1, 1, "b")
-	if n := a.raw.Exists(t.Context(), a.q.task+"b").Val(); n != 0 {
+	if n := a.raw.Exists(t.Context(), a.q.TaskPrefix+"b").Val(); n != 0 {
 		t.Error("the hash of a task that is handed back and not there has been made")
 	}
 }
@@ -136,44 +134,6 @@ func TestFetchOfNothingWritesNothing(t *testing.T) {
 	if n := a.raw.Exists(t.Context(), a.q.fetched+"p").Val(); n != 0 {
 		t.Error("a fetch that found nothing has been noted")
 	}
-}
-
-// A fetch whose answer is lost is not repeated by go-redis, as a function, as a script by its hash or by its text.
-func TestFetchIsSentOnce(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Start(t, redistest.Own()) // its scripts are flushed
-	rdb, proxy := redistest.Behind(t, srv, func(o *redis.Options) { o.MaxRetries = 3 })
-	q := NewQueueKeys("hw", "default")
-	fetch := func(call uint64) error {
-		_, err := Fetch(t.Context(), rdb, q, FetchArgs{Pool: "p", Call: call, Most: 1})
-		return err
-	}
-	lost := func(how string, call uint64, command string) {
-		t.Helper()
-		cuts := proxy.Cuts()
-		proxy.CutNext(func(request []byte) bool {
-			return bytes.Contains(request, []byte(command)) && bytes.Contains(request, []byte("asynq:{default}:pending"))
-		})
-		if err := fetch(call); err == nil || proxy.Cuts() != cuts+1 {
-			t.Errorf("%s: the fetch whose answer was lost = %v, %d answers lost, want an error and one", how, err, proxy.Cuts()-cuts)
-		}
-	}
-	if err := fetch(1); err != nil { // from then on the server has the library
-		t.Fatal(err)
-	}
-	if serverOf(rdb).wayNow() == byFunction {
-		lost("function", 2, "fcall")
-	}
-	serverOf(rdb).heed(errors.New("ERR unknown command 'fcall'"), &sending{})
-	raw := srv.Client(t)
-	if err := raw.ScriptFlush(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
-	lost("text", 3, fetchScript.alone().text)
-	if err := fetch(4); err != nil {
-		t.Fatal(err)
-	}
-	lost("hash", 5, fetchScript.eval().Hash())
 }
 
 // A copy of a call comes when its first task is done and its second is deferred: it brings
@@ -267,7 +227,7 @@ func TestRunNow(t *testing.T) {
 	a.deferTask("deferred", time.Hour, "")
 	a.enqueue(1, []int64{1}, a.booked("booked", 1, time.Hour))
 	a.put("retry", "back-off")
-	a.raw.ZAdd(t.Context(), a.q.retry, redis.Z{Score: float64(start.Add(time.Hour).Unix()), Member: "back-off"})
+	a.raw.ZAdd(t.Context(), a.q.Retry, redis.Z{Score: float64(start.Add(time.Hour).Unix()), Member: "back-off"})
 	a.put("archived", "over")
 	now := start.Add(time.Second)
 	for _, want := range []struct {
@@ -282,7 +242,7 @@ func TestRunNow(t *testing.T) {
 		}
 	}
 	a.wantLists([]string{"deferred", "booked", "back-off", "first", "second"}, []string{"runs"})
-	for _, set := range []string{a.q.due, a.q.retry, a.q.scheduled} {
+	for _, set := range []string{a.q.Due, a.q.Retry, a.q.Scheduled} {
 		if n := a.raw.ZCard(t.Context(), set).Val(); n != 0 {
 			t.Errorf("%s holds %d tasks, want none", set, n)
 		}

@@ -3,7 +3,6 @@ package luascripts
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path"
 	"regexp"
@@ -81,18 +80,10 @@ func header(t *testing.T, name, text string) (h shape, body string) {
 	return h, ""
 }
 
-// scripts are all that Go calls.
-var scripts = []*Script{
-	acquireScript, refreshScript, lookupScript, listScript, cancelScript, peekScript, resetScript, closeScript, releaseScript,
-	adjustScript, renewScript, setLimitScript, closeRuleScript,
-	enqueueScript, tickScript, fetchScript, requeueScript, deferScript, dueScript, wakeScript, retimeScript, forgetScript, runNowScript, getTaskScript, rulesScript, countScript,
-	scanDeferredScript, claimScript, replanDoneScript,
-	batchStartScript, batchClaimScript, feedScript, batchCountScript, batchSetScript, batchSweepScript, batchPeekScript,
-	batchListScript, batchDropScript, recordScript,
+// scriptNames are the files that Go calls.
+func scriptNames() []string {
+	return slices.DeleteFunc(ModuleNames(), func(name string) bool { return !IsScript(name) })
 }
-
-// moduleNames are the names of all files.
-func moduleNames() []string { return slices.Sorted(maps.Keys(modules())) }
 
 // calls asks every Go function for one script call, some twice with other
 // numbers of things.
@@ -122,8 +113,8 @@ func calls(r *recorder) {
 	_, _ = Requeue(ctx, r, q, RequeueArgs{Call: 1, IDs: []string{"a", "b", "c"}})
 	Defer(ctx, r, q, DeferArgs{})
 	_, _ = Due(ctx, r, q, DueArgs{Lead: time.Second, Room: 10})
-	_, _ = Wake(ctx, r, q, tasks("a"), time.Now(), false)
-	_, _ = Wake(ctx, r, q, tasks("a", "b", "c"), time.Now(), false)
+	_, _ = Wake(ctx, r, q, []DueTask{{ID: "a"}}, time.Now(), false)
+	_, _ = Wake(ctx, r, q, []DueTask{{ID: "a"}, {ID: "b"}, {ID: "c"}}, time.Now(), false)
 	_, _ = RetimeEarlier(ctx, r, q, make([]Retiming, 1))
 	_, _ = Retime(ctx, r, q, make([]Retiming, 3))
 	_ = Forget(ctx, r, q, "a", "")
@@ -169,7 +160,7 @@ func (hookRecorder) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (h hookRecorder) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 	return func(_ context.Context, cmd redis.Cmder) error {
 		keys, _ := strconv.Atoi(fmt.Sprint(cmd.Args()[2]))
-		h.calls = append(h.calls, sent{fmt.Sprint(cmd.Args()[1]), keys, len(cmd.Args()) - firstKey - keys})
+		h.calls = append(h.calls, sent{fmt.Sprint(cmd.Args()[1]), keys, len(cmd.Args()) - FirstKey - keys})
 		return nil
 	}
 }
@@ -192,15 +183,16 @@ func TestHeaderBodyAndFunctionAgree(t *testing.T) {
 	for _, c := range r.calls {
 		byName[c.name] = append(byName[c.name], c)
 	}
-	for _, s := range scripts {
-		name := s.file()
-		h, body := header(t, name, modules()[s.name].raw)
+	for _, script := range scriptNames() {
+		s := NewScript(script)
+		name := s.File()
+		h, body := header(t, name, ModuleText(script))
 		if !strings.HasPrefix(h.first, "-- "+path.Base(name)+": ") || !h.returns {
 			t.Errorf("%s: the header opens with %q, returns %v; want its name, and what it returns", name, h.first, h.returns)
 		}
 		for call, module := range map[string]string{"rules_at": "limit/rulecall", "read_stated": "limit/tokens"} {
 			if strings.Contains(body, call+"(") { // the loop over a call's rules
-				_, read, _ := strings.Cut(modules()[module].raw, "local function "+call+"(")
+				_, read, _ := strings.Cut(ModuleText(module), "local function "+call+"(")
 				body += read
 			}
 		}
@@ -229,7 +221,7 @@ func TestHeaderBodyAndFunctionAgree(t *testing.T) {
 				}
 			}
 		}
-		got := slices.Concat(byName[s.eval().Hash()], byName[fmt.Sprint(s.function())])
+		got := slices.Concat(byName[s.Hash()], byName[s.Function()])
 		if len(got) == 0 {
 			t.Errorf("%s: no Go function runs it", name)
 		}
@@ -240,22 +232,27 @@ func TestHeaderBodyAndFunctionAgree(t *testing.T) {
 				t.Errorf("%s: call %d has %d keys and %d arguments, its header %d and %d", name, i, c.keys, c.args, h.keys, h.args)
 			}
 		}
-		delete(byName, s.eval().Hash())
-		delete(byName, fmt.Sprint(s.function()))
+		delete(byName, s.Hash())
+		delete(byName, s.Function())
 	}
 	for name, c := range byName {
-		t.Errorf("script %s is run, %+v, and not listed here", name, c)
+		t.Errorf("script %s is run, %+v, and is no file", name, c)
 	}
 }
 
 // Each file is a script that Go calls or is needed by one, and doc.go lists it.
 func TestEveryFileIsUsedAndListed(t *testing.T) {
 	t.Parallel()
+	r := &recorder{}
+	calls(r)
 	var called []string
-	for _, s := range scripts {
-		called = append(called, s.name)
+	for _, name := range ModuleNames() {
+		s := NewScript(name)
+		if slices.ContainsFunc(r.calls, func(c sent) bool { return c.name == s.Hash() || c.name == s.Function() }) {
+			called = append(called, name)
+		}
 	}
-	used := withNeeds(called...)
+	used := WithNeeds(called...)
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)
@@ -265,18 +262,17 @@ func TestEveryFileIsUsedAndListed(t *testing.T) {
 		listed = append(listed, m[1])
 	}
 	slices.Sort(listed)
-	if want := moduleNames(); !slices.Equal(listed, want) {
+	if want := ModuleNames(); !slices.Equal(listed, want) {
 		t.Errorf("doc.go lists %v, want %v", listed, want)
 	}
-	for _, name := range moduleNames() {
-		m := modules()[name]
+	for _, name := range ModuleNames() {
 		if !slices.Contains(used, name) {
 			t.Errorf("%s.lua is needed by no script", name)
 		}
-		if m.isScript() != slices.Contains(called, name) {
-			t.Errorf("%s.lua is a script: %v, and Go calls it: %v", name, m.isScript(), slices.Contains(called, name))
+		if IsScript(name) != slices.Contains(called, name) {
+			t.Errorf("%s.lua is a script: %v, and Go calls it: %v", name, IsScript(name), slices.Contains(called, name))
 		}
-		if first, _, _ := strings.Cut(m.raw, "\n"); !strings.HasPrefix(first, "-- "+path.Base(name)+".lua: ") {
+		if first, _, _ := strings.Cut(ModuleText(name), "\n"); !strings.HasPrefix(first, "-- "+path.Base(name)+".lua: ") {
 			t.Errorf("%s.lua opens with %q, want its name", name, first)
 		}
 	}

@@ -50,7 +50,7 @@ func TestCallOnAnIdleKeySendsFewCommands(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, raw := timed(t, redistest.Own())
+			rdb, raw := redistest.StartTimed(t, redistest.Own())
 			k := NewLimitKeys("hw", "rule", "id")
 			for i := range tt.before + 1 {
 				if i == tt.before {
@@ -75,7 +75,7 @@ func TestTokensDoNotPileUp(t *testing.T) {
 	for _, together := range []int{1, 2, 20} {
 		t.Run(strconv.Itoa(together), func(t *testing.T) {
 			t.Parallel()
-			rdb, raw := timedForLong(t)
+			rdb, raw := redistest.StartTimedForLong(t)
 			k, n, now, token := NewLimitKeys("hw", "rule", "id"), Numbers{Kind: Sliding, Permits: 1000, Window: time.Second}, start, uint64(0)
 			for range 1500 {
 				now = now.Add(time.Second)
@@ -103,7 +103,7 @@ func TestTokensDoNotPileUp(t *testing.T) {
 func TestTokensOfBothWaysDoNotPileUp(t *testing.T) {
 	t.Parallel()
 	const permits = 30
-	rdb, raw := timedForLong(t)
+	rdb, raw := redistest.StartTimedForLong(t)
 	k, n, now, token := NewLimitKeys("hw", "rule", "id"), Numbers{Kind: Sliding, Permits: permits, Window: time.Second}, start, uint64(0)
 	ask := func(mode Mode, job string, want Status) {
 		t.Helper()

@@ -2,17 +2,18 @@ package luascripts
 
 import (
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 // A ledger that a newer version wrote is refused by every script and stays as
 // it is, and so does all the rest of its key.
 func TestNewerSchemaIsRefusedAndKept(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t)
+	rdb, raw := redistest.StartTimed(t)
 	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 2, Window: time.Minute}, NewLimitKeys("hw", "rule", "id")
 	acquire := func(token uint64, job string, mode Mode) (AcquireReply, error) {
 		return Acquire(ctx, rdb, AcquireArgs{Rules: one(k, n, 1), Token: token, Job: job, Mode: mode, MaxWait: -1})
@@ -23,7 +24,7 @@ func TestNewerSchemaIsRefusedAndKept(t *testing.T) {
 		}
 	}
 	raw.SetRange(ctx, k.ledger, 0, "2")
-	before := content(t, raw)
+	before := redistest.Dump(t, raw)
 	status := map[string]Status{}
 	note := func(name string, s Status, err error) {
 		t.Helper()
@@ -51,7 +52,7 @@ func TestNewerSchemaIsRefusedAndKept(t *testing.T) {
 			t.Errorf("%s answers status %d, want %d", name, s, NewerSchema)
 		}
 	}
-	if after := content(t, raw); !maps.Equal(before, after) {
+	if after := redistest.Dump(t, raw); !maps.Equal(before, after) {
 		t.Errorf("content = %q, want %q", after, before)
 	}
 }
@@ -59,7 +60,7 @@ func TestNewerSchemaIsRefusedAndKept(t *testing.T) {
 // After any call every key that is there has a life.
 func TestEveryKeyHasALife(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t)
+	rdb, raw := redistest.StartTimed(t)
 	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 2, Window: time.Minute}, NewLimitKeys("hw", "rule", "id")
 	ask := func(token uint64, job string, cost int, mode Mode, at time.Duration) {
 		t.Helper()
@@ -70,14 +71,14 @@ func TestEveryKeyHasALife(t *testing.T) {
 		if _, err := Acquire(ctx, rdb, a); err != nil {
 			t.Fatal(err)
 		}
-		keysHaveALife(t, raw)
+		redistest.KeysHaveALife(t, raw)
 	}
 	cancel := func(token uint64, job string, cost int, back bool) {
 		t.Helper()
 		if _, err := Cancel(ctx, rdb, CancelArgs{Rules: one(k, n, cost), Token: token, Job: job, Back: back}); err != nil {
 			t.Fatal(err)
 		}
-		keysHaveALife(t, raw)
+		redistest.KeysHaveALife(t, raw)
 	}
 	ask(1, "a", 1, Book, 0)
 	ask(2, "a", 1, GrantOrBook, 0)
@@ -90,25 +91,21 @@ func TestEveryKeyHasALife(t *testing.T) {
 	ask(7, "c", 1, GrantOrBook, 2*time.Minute)
 	ask(8, "b", 2, GrantOrBook, 2*time.Minute)
 	Refresh(ctx, rdb, []RefreshArgs{{Rules: one(k, n, 2), Job: "b"}})
-	keysHaveALife(t, raw)
+	redistest.KeysHaveALife(t, raw)
 	ask(9, "b", 2, GrantOrBook, 4*time.Minute)
 	cancel(9, "b", 2, true)
 	ask(10, "", 1, Try, 4*time.Minute)
 	if _, err := Reset(ctx, rdb, k, n); err != nil {
 		t.Fatal(err)
 	}
-	keysHaveALife(t, raw)
-	if _, err := Rules(ctx, rdb, "hw", time.Minute, []string{"sms sliding 1/1m"}); err != nil {
-		t.Fatal(err)
-	}
-	keysHaveALife(t, raw)
+	redistest.KeysHaveALife(t, raw)
 }
 
 // A withdrawn token is refused for a minute and forgotten later; the set that
 // holds it stays small under any number of refunds.
 func TestTokensAreForgotten(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t)
+	rdb, raw := redistest.StartTimed(t)
 	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, NewLimitKeys("hw", "rule", "id")
 	for i := range 300 {
 		if err := rdb.SetTime(ctx, start.Add(time.Duration(i)*time.Second)); err != nil {
@@ -124,34 +121,6 @@ func TestTokensAreForgotten(t *testing.T) {
 	}
 	if got := raw.ZCard(ctx, k.tokens).Val(); got < 110 || got > 130 {
 		t.Errorf("%d tokens are kept, want those of the last minute: about 120", got)
-	}
-}
-
-func TestRules(t *testing.T) {
-	t.Parallel()
-	rdb, raw := timed(t)
-	ctx := t.Context()
-	say := func(at time.Duration, own ...string) []string {
-		t.Helper()
-		if err := rdb.SetTime(ctx, start.Add(at)); err != nil {
-			t.Fatal(err)
-		}
-		got, err := Rules(ctx, rdb, "hw", time.Minute, own)
-		if err != nil {
-			t.Fatal(err)
-		}
-		slices.Sort(got)
-		return got
-	}
-	say(0, "sms 1/1m")
-	if got := say(30*time.Second, "sms 1/2m", "mail 5/1s"); !slices.Equal(got, []string{"mail 5/1s", "sms 1/1m", "sms 1/2m"}) {
-		t.Errorf("Rules = %v, want all that were said", got)
-	}
-	if got := say(61 * time.Second); !slices.Equal(got, []string{"mail 5/1s", "sms 1/2m"}) {
-		t.Errorf("Rules = %v, want those of the last minute", got)
-	}
-	if ttl := raw.PTTL(ctx, rulesKey("hw")).Val(); ttl <= 0 || ttl > time.Minute+time.Second {
-		t.Errorf("the rules live %v, want a minute", ttl)
 	}
 }
 
@@ -179,17 +148,12 @@ func TestKeyID(t *testing.T) {
 // All keys that one script gets share a hash tag: Redis Cluster's own rule.
 func TestKeysShareATag(t *testing.T) {
 	t.Parallel()
-	q := NewQueueKeys("hw", "default")
-	for tag, keys := range map[string][]string{
-		"{id}":      NewLimitKeys("hw", "rule", "id").all(),
-		"{default}": {q.due, q.active, q.lease, q.retry, q.pending, q.scheduled, q.sent + "1", q.Task("x")},
-	} {
-		seen := map[string]bool{}
-		for _, k := range keys {
-			if strings.Count(k, tag) != 1 || seen[k] {
-				t.Errorf("key %q, want %s in it and no other key like it", k, tag)
-			}
-			seen[k] = true
+	const tag = "{id}"
+	seen := map[string]bool{}
+	for _, k := range NewLimitKeys("hw", "rule", "id").all() {
+		if strings.Count(k, tag) != 1 || seen[k] {
+			t.Errorf("key %q, want %s in it and no other key like it", k, tag)
 		}
+		seen[k] = true
 	}
 }

@@ -3,13 +3,15 @@ package luascripts
 import (
 	"testing"
 	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 // What was promised to one lives as long as its place, whoever comes to the key after
 // it: it would be taken for late, and lose its turn.
 func TestPromisesLiveAsLongAsTurns(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t)
+	rdb, raw := redistest.StartTimed(t)
 	ctx := t.Context()
 	phone := NewLimitKeys("hw", "phone", "1")
 	loose, tight := Numbers{Kind: Sliding, Permits: 100, Window: time.Second}, Numbers{Kind: Sliding, Permits: 1, Window: 24 * time.Hour}
@@ -46,7 +48,7 @@ func TestPromisesLiveAsLongAsTurns(t *testing.T) {
 // is listed, and who comes is first.
 func TestWhatWasToldDoesNotWait(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t)
+	rdb, raw := redistest.StartTimed(t)
 	ctx, n := t.Context(), Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}
 	phone, tenant := NewLimitKeys("hw", "phone", "1"), NewLimitKeys("hw", "tenant", "a")
 	nobody := func(what string) {

@@ -49,8 +49,8 @@ var textJoins = map[string][]string{
 func TestNumbersBecomeTextByFormat(t *testing.T) {
 	t.Parallel()
 	comment := regexp.MustCompile(`--.*`)
-	for _, name := range moduleNames() {
-		body := comment.ReplaceAllString(modules()[name].raw, "")
+	for _, name := range ModuleNames() {
+		body := comment.ReplaceAllString(ModuleText(name), "")
 		for _, join := range textJoins[path.Base(name)+".lua"] {
 			if !strings.Contains(body, join) {
 				t.Errorf("%s: %q is gone: take it off the list", name, join)
@@ -80,8 +80,8 @@ func TestNumbersBecomeTextByFormat(t *testing.T) {
 func TestLinesAreShort(t *testing.T) {
 	t.Parallel()
 	const most = 160
-	for _, name := range moduleNames() {
-		for i, line := range strings.Split(modules()[name].raw, "\n") {
+	for _, name := range ModuleNames() {
+		for i, line := range strings.Split(ModuleText(name), "\n") {
 			if n := utf8.RuneCountInString(line); n > most {
 				t.Errorf("%s:%d has %d characters, want at most %d", name, i+1, n, most)
 			}

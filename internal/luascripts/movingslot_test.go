@@ -17,7 +17,7 @@ func aMovingQueue(t *testing.T) (a *asynqQueue, move func()) {
 	t.Helper()
 	rdb, nodes := redistest.StartNodes(t, 2)
 	q := NewQueueKeys("hw", "default")
-	owner, err := rdb.MasterForKey(t.Context(), q.pending)
+	owner, err := rdb.MasterForKey(t.Context(), q.Pending)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,10 +25,10 @@ func aMovingQueue(t *testing.T) (a *asynqQueue, move func()) {
 	if owner.Options().Addr == nodes[1].Addr() {
 		here, there = there, here
 	}
-	here.ZAdd(t.Context(), q.scheduled, redis.Z{Score: 1e10, Member: "later"})
+	here.ZAdd(t.Context(), q.Scheduled, redis.Z{Score: 1e10, Member: "later"})
 	return &asynqQueue{t, here, here, q}, func() {
 		t.Helper()
-		slot, id := here.ClusterKeySlot(t.Context(), q.pending).Val(), there.Do(t.Context(), "cluster", "myid").Val()
+		slot, id := here.ClusterKeySlot(t.Context(), q.Pending).Val(), there.Do(t.Context(), "cluster", "myid").Val()
 		if err := here.Do(t.Context(), "cluster", "setslot", slot, "migrating", id).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestWakeWhileItsSlotMoves(t *testing.T) {
 			t.Errorf("Wake(%v) = %v, %v, want all woken", ids, got, err)
 		}
 	}
-	if got, want := a.raw.LRange(t.Context(), a.q.pending, 0, -1).Val(), []string{"c", "b", "a", "other"}; !slices.Equal(got, want) {
+	if got, want := a.raw.LRange(t.Context(), a.q.Pending, 0, -1).Val(), []string{"c", "b", "a", "other"}; !slices.Equal(got, want) {
 		t.Errorf("%q are pending, want %q", got, want)
 	}
 	for _, id := range []string{"a", "b", "c"} {
@@ -89,14 +89,14 @@ func TestRetimeWhileItsSlotMoves(t *testing.T) {
 	now := time.Now()
 	a.put("active", "a")
 	a.putAway(now, "a")
-	entries := a.raw.ZRange(t.Context(), a.q.due, 0, -1).Val()
+	entries := a.raw.ZRange(t.Context(), a.q.Due, 0, -1).Val()
 	move()
 	got, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: now.Add(minute), In: minute}})
 	if err != nil || !slices.Equal(got, []int64{Retimed}) {
 		t.Errorf("Retime = %v, %v, want it re-timed", got, err)
 	}
-	a.wantEntries(a.q.due, entries...)
-	a.wantEntries(a.q.retry, "a")
+	a.wantEntries(a.q.Due, entries...)
+	a.wantEntries(a.q.Retry, "a")
 }
 
 // The only entry is a hint that came before the task was deferred.
@@ -105,15 +105,15 @@ func TestDeferWhileItsSlotMoves(t *testing.T) {
 	a, move := aMovingQueue(t)
 	now := time.Now()
 	a.put("active", "a")
-	a.raw.ZAdd(t.Context(), a.q.retry, redis.Z{Score: 1e10, Member: "later"})
+	a.raw.ZAdd(t.Context(), a.q.Retry, redis.Z{Score: 1e10, Member: "later"})
 	if got, err := RetimeEarlier(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: now}}); err != nil || !slices.Equal(got, []int64{Retimed}) {
 		t.Fatalf("Retime = %v, %v, want a hint", got, err)
 	}
-	hint := a.raw.ZRange(t.Context(), a.q.due, 0, -1).Val()
+	hint := a.raw.ZRange(t.Context(), a.q.Due, 0, -1).Val()
 	move()
 	a.putAway(now.Add(minute), "a")
-	a.wantEntries(a.q.retry, "a", "later")
-	if entries := a.raw.ZRange(t.Context(), a.q.due, 0, -1).Val(); len(entries) != 1 || slices.Equal(entries, hint) {
+	a.wantEntries(a.q.Retry, "a", "later")
+	if entries := a.raw.ZRange(t.Context(), a.q.Due, 0, -1).Val(); len(entries) != 1 || slices.Equal(entries, hint) {
 		t.Errorf("%q are due, want another entry in the place of %q", entries, hint)
 	}
 }

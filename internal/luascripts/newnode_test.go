@@ -14,7 +14,7 @@ func TestLibraryIsLoadedOnAMasterThatGetsItsFirstSlot(t *testing.T) {
 	t.Parallel()
 	rdb, nodes, empty := redistest.StartWithEmpty(t, 1)
 	here, there := nodes[0].Client(t), empty.Client(t)
-	keys := []string{closingKey("hw", "rule"), StoredLimitKey("hw", "rule")}
+	keys := []string{"hw:closed:{hw:limit:rule}", StoredLimitKey("hw", "rule")}
 	slot := here.ClusterKeySlot(t.Context(), keys[0]).Val()
 	from, to := here.Do(t.Context(), "cluster", "myid").Val(), there.Do(t.Context(), "cluster", "myid").Val()
 	if err := there.Do(t.Context(), "cluster", "setslot", slot, "importing", from).Err(); err != nil {

@@ -28,7 +28,7 @@ func CountQueue(ctx context.Context, c redis.Scripter, k QueueKeys, within ...ti
 	for _, d := range within {
 		args = append(args, Micros(d))
 	}
-	r := countScript.Ask(ctx, c, 10, []string{k.due, k.pending, k.active, k.scheduled, k.retry, k.archived, k.paused}, args...)
+	r := countScript.Ask(ctx, c, 10, []string{k.Due, k.Pending, k.active, k.Scheduled, k.Retry, k.archived, k.paused}, args...)
 	n := QueueCounts{
 		Now: r.Time(), Pending: int(r.Int()), Active: int(r.Int()), Scheduled: int(r.Int()), Retried: int(r.Int()),
 		Archived: int(r.Int()), Paused: r.Int() == 1, Waiting: int(r.Int()), First: r.Time(),

@@ -37,7 +37,7 @@ var fetchScript = NewScript("queue/fetch")
 // first copy may come last: after an empty answer to the repeat it would take tasks that nobody waits for. So
 // the caller repeats it, with Again. A client that is not go-redis' own repeats it all the same, if it repeats calls.
 func Fetch(ctx context.Context, c redis.Scripter, k QueueKeys, a FetchArgs) ([]FetchedTask, error) {
-	call := fetchScript.Call([]string{k.pending, k.paused, k.active, k.lease, k.fetched + a.Pool}, k.task, a.Call, a.LeaseEnds, a.Most, Flag(a.Again))
+	call := fetchScript.Call([]string{k.Pending, k.paused, k.active, k.lease, k.fetched + a.Pool}, k.TaskPrefix, a.Call, a.LeaseEnds, a.Most, Flag(a.Again))
 	call.Once = true
 	v, err := Send(ctx, c, call).Result()
 	r := fetchScript.Read(0, v, err)
@@ -65,11 +65,11 @@ var requeueScript = NewScript("queue/requeue")
 // Requeue runs requeue.lua for at most 1000 tasks, the first to run first. It returns how many
 // went back.
 func Requeue(ctx context.Context, c redis.Scripter, k QueueKeys, a RequeueArgs) (int, error) {
-	args := append(make([]any, 0, 3+len(a.IDs)), k.task, a.Call, len(a.IDs))
+	args := append(make([]any, 0, 3+len(a.IDs)), k.TaskPrefix, a.Call, len(a.IDs))
 	for _, id := range a.IDs {
 		args = append(args, id)
 	}
-	r := requeueScript.Ask(ctx, c, 1, []string{k.pending, k.active, k.lease, k.fetched + a.Pool}, args...)
+	r := requeueScript.Ask(ctx, c, 1, []string{k.Pending, k.active, k.lease, k.fetched + a.Pool}, args...)
 	return int(r.Int()), r.Err()
 }
 
@@ -165,7 +165,7 @@ func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *red
 	if unique == "" {
 		unique = task
 	}
-	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.retry, k.due, unique},
+	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.Retry, k.Due, unique},
 		ShortID(a.ID), TokenText(a.Token), dueAt(c, a.At, time.Now().Add(a.Wait)), Micros(max(0, a.Wait)), a.Record, Flag(a.Postponed), a.Pool[:], a.Reason.text())
 }
 
@@ -229,7 +229,7 @@ var dueScript = NewScript("queue/due")
 
 // Due runs due.lua.
 func Due(ctx context.Context, c redis.Scripter, k QueueKeys, a DueArgs) (DueReply, error) {
-	r := dueScript.Ask(ctx, c, 4, []string{k.due}, k.task, Micros(a.Lead), a.Room, a.Free, a.Pool[:], Micros(a.Others))
+	r := dueScript.Ask(ctx, c, 4, []string{k.Due}, k.TaskPrefix, Micros(a.Lead), a.Room, a.Free, a.Pool[:], Micros(a.Others))
 	reply := DueReply{Now: r.Time(), Again: r.Time(), More: r.Int() == 1}
 	for range r.Count(5) {
 		t := DueTask{At: r.Time(), ID: LongID(r.Text()), State: r.Text(), Record: r.Text()}
@@ -256,8 +256,8 @@ var wakeScript = NewScript("queue/wake")
 // but then the entry of a task that is gone stays, unless it has no record either. While workers
 // are scarce one other task stays in front of them.
 func Wake(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []DueTask, now time.Time, scarce bool) ([]int64, error) {
-	keys := append(make([]string, 0, 4+len(tasks)), k.due, k.retry, k.pending, k.scheduled)
-	args := append(make([]any, 0, 4+2*len(tasks)), now.UnixNano(), k.task, Flag(scarce), len(tasks))
+	keys := append(make([]string, 0, 4+len(tasks)), k.Due, k.Retry, k.Pending, k.Scheduled)
+	args := append(make([]any, 0, 4+2*len(tasks)), now.UnixNano(), k.TaskPrefix, Flag(scarce), len(tasks))
 	for i := range tasks {
 		keys = append(keys, k.Task(tasks[i].ID))
 		args = append(args, ShortID(tasks[i].ID), tasks[i].Record)
@@ -298,7 +298,7 @@ func RetimeEarlier(ctx context.Context, c redis.Scripter, k QueueKeys, tasks []R
 }
 
 func retime(ctx context.Context, c redis.Scripter, k QueueKeys, onlyEarlier int, tasks []Retiming) ([]int64, error) {
-	keys := append(make([]string, 0, 3+len(tasks)), k.due, k.retry, k.scheduled)
+	keys := append(make([]string, 0, 3+len(tasks)), k.Due, k.Retry, k.Scheduled)
 	args := append(make([]any, 0, 2+5*len(tasks)), len(tasks), onlyEarlier)
 	for _, t := range tasks {
 		keys = append(keys, k.Task(t.ID))
@@ -312,7 +312,7 @@ var forgetScript = NewScript("queue/forget")
 // Forget runs forget.lua. what is what the task waited for by the entry that is dropped,
 // as [DueTask] has it; empty for the one that it has.
 func Forget(ctx context.Context, c redis.Scripter, k QueueKeys, id, what string) error {
-	if err := forgetScript.Run(ctx, c, []string{k.due, k.Task(id)}, ShortID(id), what).Err(); err != nil {
+	if err := forgetScript.Run(ctx, c, []string{k.Due, k.Task(id)}, ShortID(id), what).Err(); err != nil {
 		return forgetScript.Wrap(err)
 	}
 	return nil
@@ -334,7 +334,7 @@ var runNowScript = NewScript("queue/run_now")
 
 // RunNow runs run_now.lua.
 func RunNow(ctx context.Context, c redis.Scripter, k QueueKeys, id string, now time.Time) (RunNowStatus, error) {
-	r := runNowScript.Ask(ctx, c, 1, []string{k.due, k.retry, k.pending, k.scheduled, k.Task(id)}, ShortID(id), now.UnixNano())
+	r := runNowScript.Ask(ctx, c, 1, []string{k.Due, k.Retry, k.Pending, k.Scheduled, k.Task(id)}, ShortID(id), now.UnixNano())
 	return RunNowStatus(r.Int()), r.Err()
 }
 
@@ -381,7 +381,7 @@ func ScanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, from time.
 
 // ScanDeferredWithStates is [ScanDeferred], and reads of each task its state and how it waits.
 func ScanDeferredWithStates(ctx context.Context, c redis.Scripter, k QueueKeys, from time.Time, skip, most int) (ScanDeferredReply, error) {
-	return scanDeferred(ctx, c, k, from, skip, most, k.task)
+	return scanDeferred(ctx, c, k, from, skip, most, k.TaskPrefix)
 }
 
 // ScanDeferredEnd runs scan_deferred.lua for the last `most` deferred tasks, 1 to 1000.
@@ -398,7 +398,7 @@ func scanDeferred(ctx context.Context, c redis.Scripter, k QueueKeys, from time.
 }
 
 func scanDeferredFrom(ctx context.Context, c redis.Scripter, k QueueKeys, first int64, skip, most int, prefix string) (ScanDeferredReply, error) {
-	r := scanDeferredScript.Ask(ctx, c, 3, []string{k.due}, first, skip, most, prefix)
+	r := scanDeferredScript.Ask(ctx, c, 3, []string{k.Due}, first, skip, most, prefix)
 	reply := ScanDeferredReply{Now: r.Time(), Last: r.Time()}
 	for range r.Count(5) {
 		reply.Tasks = append(reply.Tasks, DueTask{At: r.Time(), ID: LongID(r.Text()), Record: r.Text(), State: r.Text(), Wait: waitOf(r.Text())})

@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 // Bookings of one template are asked about in few calls, each gets the answer that it gets
 // alone, and a key that holds something else is the trouble of nobody but its own.
 func TestRefreshOfMany(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t)
+	rdb, raw := redistest.StartTimed(t)
 	ctx := t.Context()
 	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Second}
 	wide := Numbers{Kind: Sliding, Permits: 10, Window: time.Second}

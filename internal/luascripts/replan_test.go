@@ -3,6 +3,8 @@ package luascripts
 import (
 	"slices"
 	"testing"
+
+	"github.com/headwayq/headway/internal/redistest"
 )
 
 func TestClaimAndPlanned(t *testing.T) {
@@ -14,14 +16,14 @@ func TestClaimAndPlanned(t *testing.T) {
 		if err != nil || got != claimed || !slices.Equal(codes, open) {
 			t.Errorf("Claim(%s, %v) = %v, %v, %v, want %v, %v", owner, rules, got, codes, err, claimed, open)
 		}
-		keysHaveALife(t, a.raw)
+		redistest.KeysHaveALife(t, a.raw)
 	}
 	planned := func(owner string, want bool, rules ...RuleVersion) {
 		t.Helper()
 		if got, err := ReplanDone(t.Context(), a.rdb, a.q, owner, rules); err != nil || got != want {
 			t.Errorf("ReplanDone(%s, %v) = %v, %v, want %v", owner, rules, got, err, want)
 		}
-		keysHaveALife(t, a.raw)
+		redistest.KeysHaveALife(t, a.raw)
 	}
 	sms, tenant, never := RuleVersion{"sms", 7}, RuleVersion{"tenant", 3}, RuleVersion{"never", 0}
 	claim("a", false, []int64{0}, never)

@@ -53,7 +53,7 @@ func TestRepeatedGrantIsConfirmed(t *testing.T) {
 			t.Fatalf("Acquire = %+v, %v, want the grant, which a replica has by now", r, err)
 		}
 	}
-	if n := follower.Exists(t.Context(), call.Rules[0].ledger).Val(); n != 1 {
+	if n := follower.Exists(t.Context(), call.Rules[0].Ledger()).Val(); n != 1 {
 		t.Error("the replica lacks the ledger of a grant that was confirmed")
 	}
 }

@@ -136,9 +136,9 @@ func TestRightsThatAreMended(t *testing.T) {
 	if _, err := Acquire(t.Context(), rdb, args); err != nil {
 		t.Errorf("Acquire = %v, want an answer as soon as the user has the right", err)
 	}
-	if s := serverOf(rdb); s.wayNow() != byScript {
+	if !GoesByScript(rdb) {
 		t.Error("other calls go by function at once, want them to go on by script for some seconds")
-	} else if s.scriptsUntil.Add(-functionsAgain.Nanoseconds()); s.wayNow() != byFunction {
+	} else if PassSeconds(rdb); GoesByScript(rdb) {
 		t.Error("other calls go by script after that, want them to try functions again")
 	}
 }
@@ -153,8 +153,8 @@ func TestServerWithFunctions(t *testing.T) {
 	}
 	name, text := Library()
 	list, err := rdb.FunctionList(t.Context(), redis.FunctionListQuery{LibraryNamePattern: name, WithCode: true}).Result()
-	if err != nil || len(list) != 1 || list[0].Code != text || len(list[0].Functions) != len(scripts) {
-		t.Errorf("the server has %d libraries, %v, want %s with %d functions", len(list), err, name, len(scripts))
+	if err != nil || len(list) != 1 || list[0].Code != text || len(list[0].Functions) != len(scriptNames()) {
+		t.Errorf("the server has %d libraries, %v, want %s with %d functions", len(list), err, name, len(scriptNames()))
 	}
 	// Another release is another library: both stay.
 	other := strings.ReplaceAll(text, name, "headway_other")
@@ -230,28 +230,13 @@ func TestErrorsNameFileAndLine(t *testing.T) {
 	if err := rdb.LPush(t.Context(), k.Ledger(), "not a ledger").Err(); err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(modules()["limit/ledger"].raw, "\n")
+	lines := strings.Split(ModuleText("limit/ledger"), "\n")
 	reads := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, `call("GETRANGE", key, "0", limit.last_byte)`) })
 	want := fmt.Sprintf("limit/peek.lua at limit/ledger.lua:%d: WRONGTYPE", reads+1)
 	for name, c := range map[string]redis.Scripter{"functions": rdb, "scripts": behind{rdb}} {
 		_, err := Peek(t.Context(), c, k, PeekArgs{Numbers: Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 1})
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: Peek: %v, want an error that begins with %s", name, err, want)
-		}
-	}
-}
-
-// The text that Redis holds keeps the lines of the files, without comments.
-func TestBareKeepsLines(t *testing.T) {
-	t.Parallel()
-	const text = "-- a comment\n  local a = \"-- no \\\" comment\" -- one\n\nreturn a\n"
-	if got, want := bare(text), "\nlocal a = \"-- no \\\" comment\"\n\nreturn a\n"; got != want {
-		t.Errorf("bare = %q, want %q", got, want)
-	}
-	for _, name := range moduleNames() {
-		m := modules()[name]
-		if got, want := strings.Count(m.text, "\n"), strings.Count(m.raw, "\n"); got != want {
-			t.Errorf("%s has %d lines in Redis, %d in its file", name, got, want)
 		}
 	}
 }

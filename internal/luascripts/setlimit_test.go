@@ -23,7 +23,7 @@ func wantSet(t *testing.T, rdb redis.Scripter, a SetLimitArgs, done bool, versio
 
 func TestSetLimit(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t, redistest.Own()) // it hears all that is published
+	rdb, raw := redistest.StartTimed(t, redistest.Own()) // it hears all that is published
 	at := func(d time.Duration) {
 		if err := rdb.SetTime(t.Context(), start.Add(d)); err != nil {
 			t.Fatal(err)
@@ -42,14 +42,14 @@ func TestSetLimit(t *testing.T) {
 		}
 	}
 	at(0)
-	wantSet(t, rdb, SetLimitArgs{Limit: "1/1m", TTL: minute}, true, 0)
-	life(59*time.Second, minute+time.Second)
+	wantSet(t, rdb, SetLimitArgs{Limit: "1/1m", TTL: time.Minute}, true, 0)
+	life(59*time.Second, time.Minute+time.Second)
 	at(-time.Hour) // a failover: later all the same, by two microseconds, for versions are even
 	wantSet(t, rdb, SetLimitArgs{Limit: "2/1m"}, true, 2*time.Microsecond)
 	life(-1, -1)
 	wantSet(t, rdb, SetLimitArgs{Limit: "3/1m", Absent: true}, false, 2*time.Microsecond)
 	wantSet(t, rdb, SetLimitArgs{}, true, 4*time.Microsecond)
-	life(minute, time.Hour+time.Second)
+	life(time.Minute, time.Hour+time.Second)
 	wantSet(t, rdb, SetLimitArgs{}, false, 4*time.Microsecond)
 	at(time.Second)
 	wantSet(t, rdb, SetLimitArgs{Limit: "sliding 3/1m", Absent: true}, true, time.Second)
@@ -77,7 +77,7 @@ func TestSetLimit(t *testing.T) {
 // with what it replaced.
 func TestSetLimitOfAFile(t *testing.T) {
 	t.Parallel()
-	rdb, raw := timed(t)
+	rdb, raw := redistest.StartTimed(t)
 	if err := rdb.SetTime(t.Context(), start); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestSetLimitOfAFile(t *testing.T) {
 // A user who may not publish may set.
 func TestSetLimitWithoutARightToPublish(t *testing.T) {
 	t.Parallel()
-	_, raw := timed(t)
+	_, raw := redistest.StartTimed(t)
 	if err := raw.Do(t.Context(), "ACL", "SETUSER", "mute", "on", ">pw", "allcommands", "allkeys", "resetchannels").Err(); err != nil {
 		t.Skipf("no ACL here: %v", err)
 	}

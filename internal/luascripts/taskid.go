@@ -71,9 +71,6 @@ const (
 	jobUUID = "\x02"
 )
 
-// JobMax is how many bytes a job id has at most.
-const JobMax = 512
-
 // queueDefault is asynq's queue for those who name none.
 const queueDefault = "default"
 

@@ -55,13 +55,13 @@ var tickScript = NewScript("queue/tick")
 
 // Tick runs tick.lua for an entry of a schedule that enqueues into a queue.
 func Tick(ctx context.Context, c redis.Scripter, k QueueKeys, entry string, a TickArgs) (TickReply, error) {
-	record := k.tick + entry
+	record := k.Tick + entry
 	task := record
 	if !a.At.IsZero() {
 		task = k.Task(a.ID)
 	}
-	r := tickScript.Ask(ctx, c, 4, []string{record, k.pending, task, k.ticks + entry},
-		"spec:"+a.Spec, Micros(a.Life), Instant(a.At), Instant(a.From), Instant(a.By), int(a.Overlap), a.ID, a.Message, k.task)
+	r := tickScript.Ask(ctx, c, 4, []string{record, k.Pending, task, k.Ticks + entry},
+		"spec:"+a.Spec, Micros(a.Life), Instant(a.At), Instant(a.From), Instant(a.By), int(a.Overlap), a.ID, a.Message, k.TaskPrefix)
 	return TickReply{Code: r.Int(), Now: r.Time(), From: r.Time(), Held: r.Time()}, r.Err()
 }
 
@@ -91,7 +91,7 @@ func ReadTicks(ctx context.Context, c redis.Cmdable, k QueueKeys, entries []stri
 	pipe := c.Pipeline()
 	fields, ticks := make([]*redis.MapStringStringCmd, len(entries)), make([]*redis.StringSliceCmd, len(entries))
 	for i, entry := range entries {
-		fields[i], ticks[i] = pipe.HGetAll(ctx, k.tick+entry), pipe.LRange(ctx, k.ticks+entry, 0, -1)
+		fields[i], ticks[i] = pipe.HGetAll(ctx, k.Tick+entry), pipe.LRange(ctx, k.Ticks+entry, 0, -1)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return nil, fmt.Errorf("HGETALL, LRANGE: %w", err)

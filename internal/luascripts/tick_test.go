@@ -23,7 +23,7 @@ type scheduled struct {
 
 func newScheduled(t *testing.T) *scheduled {
 	t.Helper()
-	rdb, raw := timed(t)
+	rdb, raw := redistest.StartTimed(t)
 	return &scheduled{T: t, rdb: rdb, raw: raw, q: NewQueueKeys("hw", "default")}
 }
 
@@ -53,7 +53,7 @@ func (s *scheduled) call(want int64, a TickArgs) TickReply {
 		s.Errorf("Tick(%v) = %+v, %v, want the code %d", a.At.Sub(start), reply, err, want)
 	}
 	s.from = reply.From
-	keysHaveALife(s.T, s.raw)
+	redistest.KeysHaveALife(s.T, s.raw)
 	return reply
 }
 
@@ -106,7 +106,7 @@ func (s *scheduled) pending(want ...time.Duration) {
 	for _, d := range want {
 		ids = append(ids, idOf(start.Add(d)))
 	}
-	got := s.raw.LRange(s.Context(), s.q.pending, 0, -1).Val()
+	got := s.raw.LRange(s.Context(), s.q.Pending, 0, -1).Val()
 	slices.Reverse(got)
 	if !slices.Equal(got, ids) {
 		s.Errorf("pending = %v, want %v", got, ids)
@@ -160,7 +160,7 @@ func TestTickWithoutItsRecord(t *testing.T) {
 	s.look(0, 0)
 	s.at(60 * sec)
 	s.tick(TickEnqueued, 60*sec, TickRuns)
-	s.raw.Del(t.Context(), s.q.tick+"nightly")
+	s.raw.Del(t.Context(), s.q.Tick+"nightly")
 	s.at(0)
 	s.look(0, 0)
 	s.at(60 * sec)
@@ -174,13 +174,13 @@ func TestTickOfALostRecord(t *testing.T) {
 	s := newScheduled(t)
 	s.at(100 * sec)
 	for _, tt := range []struct{ known, from time.Duration }{{40 * sec, 40 * sec}, {200 * sec, 100 * sec}} {
-		s.raw.Del(t.Context(), s.q.tick+"nightly")
+		s.raw.Del(t.Context(), s.q.Tick+"nightly")
 		got := s.call(TickPassed, TickArgs{From: start.Add(tt.known)})
 		if !got.From.Equal(start.Add(tt.from)) {
 			t.Errorf("known up to %v: counts from %v, want %v", tt.known, got.From.Sub(start), tt.from)
 		}
 	}
-	s.raw.Del(t.Context(), s.q.tick+"nightly")
+	s.raw.Del(t.Context(), s.q.Tick+"nightly")
 	s.call(TickEnqueued, TickArgs{From: start.Add(40 * sec), At: start.Add(60 * sec), By: start.Add(200 * sec), Message: []byte("m")})
 	s.pending(60 * sec)
 }
@@ -221,7 +221,7 @@ func TestOneTickIsHeld(t *testing.T) {
 	s.tick(TickSkipped, 31*sec, TickIsSkipped)
 	s.look(31*sec, 20*sec)
 	s.raw.Del(t.Context(), s.q.Task(idOf(start.Add(10*sec))))
-	s.raw.Del(t.Context(), s.q.pending)
+	s.raw.Del(t.Context(), s.q.Pending)
 	s.tick(TickSkipped, 40*sec, TickIsHeld) // who is held goes first
 	s.tick(TickEnqueued, 20*sec, TickIsHeld)
 	s.tick(TickPassed, 20*sec, TickIsHeld) // a copy
@@ -320,7 +320,7 @@ func TestTickOfAnotherSpec(t *testing.T) {
 	for i := range 40 { // the record does not grow
 		s.call(TickPassed, TickArgs{Spec: fmt.Sprint("spec", i)})
 	}
-	if n := s.raw.HLen(t.Context(), s.q.tick+"nightly").Val(); n > 20 {
+	if n := s.raw.HLen(t.Context(), s.q.Tick+"nightly").Val(); n > 20 {
 		t.Errorf("the record has %d fields", n)
 	}
 }
@@ -333,7 +333,7 @@ func TestTickRemembersTheLast32(t *testing.T) {
 	for i := range 40 {
 		s.tick(TickEnqueued, time.Duration(i+1)*sec, TickRuns)
 	}
-	open := strings.Fields(s.raw.HGet(t.Context(), s.q.tick+"nightly", "open").Val())
+	open := strings.Fields(s.raw.HGet(t.Context(), s.q.Tick+"nightly", "open").Val())
 	if len(open) != 32 || open[31] != idOf(start.Add(40*sec)) {
 		t.Errorf("open = %v, want the last 32", open)
 	}
