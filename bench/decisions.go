@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // decisions measures the time of the script that decides, by kind of limit and by how many
@@ -52,35 +52,35 @@ type decisionRun struct {
 type decisionCase struct {
 	what   string
 	merged int // calls of a script
-	rules  func(i int) []luascripts.RuleCall
+	rules  func(i int) []limitscripts.RuleCall
 	policy string
 }
 
 func decisionCases() (cases []decisionCase) {
-	numbers := func(kind luascripts.Kind, permits int, window time.Duration, burst int) luascripts.Numbers {
-		return luascripts.Numbers{Kind: kind, Permits: permits, Window: window, Burst: burst}
+	numbers := func(kind limitscripts.Kind, permits int, window time.Duration, burst int) limitscripts.Numbers {
+		return limitscripts.Numbers{Kind: kind, Permits: permits, Window: window, Burst: burst}
 	}
-	one := func(n luascripts.Numbers) func(key string) luascripts.RuleCall {
-		return func(key string) luascripts.RuleCall {
-			return luascripts.RuleCall{LimitKeys: luascripts.NewLimitKeys("hw", "sms", key), Numbers: n, Cost: 1}
+	one := func(n limitscripts.Numbers) func(key string) limitscripts.RuleCall {
+		return func(key string) limitscripts.RuleCall {
+			return limitscripts.RuleCall{LimitKeys: limitscripts.NewLimitKeys("hw", "sms", key), Numbers: n, Cost: 1}
 		}
 	}
-	fresh := func(n luascripts.Numbers) func(int) []luascripts.RuleCall {
-		return func(i int) []luascripts.RuleCall { return []luascripts.RuleCall{one(n)(phone(int64(i)))} }
+	fresh := func(n limitscripts.Numbers) func(int) []limitscripts.RuleCall {
+		return func(i int) []limitscripts.RuleCall { return []limitscripts.RuleCall{one(n)(phone(int64(i)))} }
 	}
-	hot := func(n luascripts.Numbers) func(int) []luascripts.RuleCall {
+	hot := func(n limitscripts.Numbers) func(int) []limitscripts.RuleCall {
 		rule := one(n)("hot")
-		return func(int) []luascripts.RuleCall { return []luascripts.RuleCall{rule} }
+		return func(int) []limitscripts.RuleCall { return []limitscripts.RuleCall{rule} }
 	}
-	first := numbers(luascripts.Sliding, 1, time.Minute, 0)
-	wide := numbers(luascripts.Sliding, never.permits, never.window, 0)
-	gcra := numbers(luascripts.GCRA, 1_000_000, time.Second, 1_000_000)
+	first := numbers(limitscripts.Sliding, 1, time.Minute, 0)
+	wide := numbers(limitscripts.Sliding, never.permits, never.window, 0)
+	gcra := numbers(limitscripts.GCRA, 1_000_000, time.Second, 1_000_000)
 	for _, merged := range []int{1, 32} {
 		cases = append(cases,
 			decisionCase{what: "sliding 1/60s, fresh keys", merged: merged, rules: fresh(first)},
 			decisionCase{what: "sliding, hot key", merged: merged, rules: hot(wide)},
 			decisionCase{what: "gcra, hot key", merged: merged, rules: hot(gcra)},
-			decisionCase{what: "two rules, fresh and hot key", merged: merged, policy: "two", rules: func(i int) []luascripts.RuleCall {
+			decisionCase{what: "two rules, fresh and hot key", merged: merged, policy: "two", rules: func(i int) []limitscripts.RuleCall {
 				return append(fresh(first)(i), hot(wide)(i)...)
 			}},
 			decisionCase{what: "five rules that never bind", merged: merged, policy: "five", rules: fiveRules},
@@ -90,20 +90,20 @@ func decisionCases() (cases []decisionCase) {
 }
 
 // fiveRules are the rules of easyRules, as a call of task i asks for them.
-func fiveRules(i int) []luascripts.RuleCall {
+func fiveRules(i int) []limitscripts.RuleCall {
 	midnight := time.Now().UTC().Truncate(24 * time.Hour)
-	rule := func(name, key string, n luascripts.Numbers) luascripts.RuleCall {
-		return luascripts.RuleCall{LimitKeys: luascripts.NewLimitKeys("hw", name, key), Numbers: n, Cost: 1}
+	rule := func(name, key string, n limitscripts.Numbers) limitscripts.RuleCall {
+		return limitscripts.RuleCall{LimitKeys: limitscripts.NewLimitKeys("hw", name, key), Numbers: n, Cost: 1}
 	}
-	day := luascripts.Numbers{Kind: luascripts.Calendar, Permits: 1_000_000, Window: 24 * time.Hour, Short: 24 * time.Hour}
+	day := limitscripts.Numbers{Kind: limitscripts.Calendar, Permits: 1_000_000, Window: 24 * time.Hour, Short: 24 * time.Hour}
 	for k := range 3 {
 		day.Bounds = append(day.Bounds, midnight.AddDate(0, 0, k))
 	}
-	return []luascripts.RuleCall{
-		rule("to", phoneNumber(i%poolPhones), luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1_000, Window: time.Second}),
-		rule("tenant", fmt.Sprint("t", i%10), luascripts.Numbers{Kind: luascripts.GCRA, Permits: 100_000, Window: time.Second, Burst: 100_000}),
-		rule("provider", fmt.Sprint("p", i%3), luascripts.Numbers{Kind: luascripts.GCRA, Permits: 100_000, Window: time.Second, Burst: 100_000}),
-		rule("country", "+86", luascripts.Numbers{Kind: luascripts.Fixed, Permits: 1_000_000, Window: time.Minute}),
+	return []limitscripts.RuleCall{
+		rule("to", phoneNumber(i%poolPhones), limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1_000, Window: time.Second}),
+		rule("tenant", fmt.Sprint("t", i%10), limitscripts.Numbers{Kind: limitscripts.GCRA, Permits: 100_000, Window: time.Second, Burst: 100_000}),
+		rule("provider", fmt.Sprint("p", i%3), limitscripts.Numbers{Kind: limitscripts.GCRA, Permits: 100_000, Window: time.Second, Burst: 100_000}),
+		rule("country", "+86", limitscripts.Numbers{Kind: limitscripts.Fixed, Permits: 1_000_000, Window: time.Minute}),
 		rule("all", "all", day),
 	}
 }
@@ -135,25 +135,25 @@ func (r *decisionRun) add(ctx context.Context, c decisionCase) {
 
 // ask makes calls, and says how many were granted.
 func (r *decisionRun) ask(ctx context.Context, c decisionCase, from, many int) (granted int, err error) {
-	var templates luascripts.CallTemplates
+	var templates limitscripts.CallTemplates
 	for i := from; i < from+many; {
-		calls := make([]*luascripts.Call, 0, c.merged)
+		calls := make([]*limitscripts.Call, 0, c.merged)
 		for len(calls) < c.merged && i < from+many {
 			r.token++
-			calls = append(calls, &luascripts.Call{AcquireArgs: luascripts.AcquireArgs{
+			calls = append(calls, &limitscripts.Call{AcquireArgs: limitscripts.AcquireArgs{
 				Rules: c.rules(i), Policy: c.policy, Token: r.token, Job: fmt.Sprint("job-", i),
-				Mode: luascripts.GrantOrBook, Inline: 15 * time.Millisecond, MaxWait: -1, Templates: &templates,
+				Mode: limitscripts.GrantOrBook, Inline: 15 * time.Millisecond, MaxWait: -1, Templates: &templates,
 			}})
 			i++
 		}
-		if err := luascripts.AcquireMany(ctx, r.rdb, calls); err != nil {
+		if err := limitscripts.AcquireMany(ctx, r.rdb, calls); err != nil {
 			return 0, err
 		}
 		for _, call := range calls {
 			if call.Err != nil {
 				return 0, call.Err
 			}
-			if call.Status == luascripts.Granted {
+			if call.Status == limitscripts.Granted {
 				granted++
 			}
 		}

@@ -14,8 +14,10 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/promotion"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
@@ -110,7 +112,7 @@ func (i *Inspector) Audit(ctx context.Context, skip, most int) ([]Change, error)
 	if most < 1 || most > pageMax || skip < 0 {
 		return nil, fmt.Errorf("%w: %d entries behind %d, want 1 to %d behind 0 or more", ErrInvalidCursor, most, skip, pageMax)
 	}
-	entries, err := luascripts.Audit(ctx, i.rdb, i.cfg.Prefix, skip, most)
+	entries, err := queuescripts.Audit(ctx, i.rdb, i.cfg.Prefix, skip, most)
 	if err != nil {
 		return nil, away("audit", err)
 	}
@@ -188,7 +190,7 @@ func (i *Inspector) note(ctx context.Context, c Change) error {
 	if err != nil {
 		return fmt.Errorf("write the audit list: %w", err)
 	}
-	if err := luascripts.AppendAudit(ctx, i.rdb, i.cfg.Prefix, text); err != nil {
+	if err := queuescripts.AppendAudit(ctx, i.rdb, i.cfg.Prefix, text); err != nil {
 		return fmt.Errorf("%w: %w", throttle.ErrUnavailable, err)
 	}
 	return nil
@@ -295,7 +297,7 @@ func (i *Inspector) noteStored(ctx context.Context, l *throttle.Limiter, c *Chan
 		return
 	}
 	c.Before, c.BeforeFile = s.Limit.String(), s.Replaced != nil
-	if left := i.rdb.PTTL(ctx, luascripts.StoredLimitKey(i.cfg.Prefix, l.Rule())).Val(); left > 0 {
+	if left := i.rdb.PTTL(ctx, limitscripts.StoredLimitKey(i.cfg.Prefix, l.Rule())).Val(); left > 0 {
 		if now, err := luascripts.Now(ctx, i.rdb); err == nil {
 			c.BeforeUntil = now.Add(left)
 		}
@@ -385,8 +387,8 @@ func (i *Inspector) OnKey(ctx context.Context, queue, rule, key string) iter.Seq
 
 // onKeyTask is a deferred task and in whose lines it stands.
 type onKeyTask struct {
-	task  luascripts.DueTask
-	rules luascripts.StoredBooking
+	task  queuescripts.DueTask
+	rules queuescripts.StoredBooking
 }
 
 func (i *Inspector) onKey(ctx context.Context, queue, rule, key string) iter.Seq2[onKeyTask, error] {
@@ -403,13 +405,13 @@ func (i *Inspector) onKey(ctx context.Context, queue, rule, key string) iter.Seq
 		}
 		from, skip := time.Time{}, 0
 		for {
-			r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(queue), from, skip, scanPortion)
+			r, err := queuescripts.ScanDeferred(ctx, i.rdb, i.keys(queue), from, skip, scanPortion)
 			if err != nil {
 				yield(onKeyTask{}, away("list what waits", err))
 				return
 			}
 			for _, t := range r.Tasks {
-				record, _ := luascripts.ParseWaitRecord(t.Record)
+				record, _ := queuescripts.ParseWaitRecord(t.Record)
 				if onRule(record.Booking, rule, id) && !yield(onKeyTask{t, record.Booking}, nil) {
 					return
 				}
@@ -426,7 +428,7 @@ func (i *Inspector) onKey(ctx context.Context, queue, rule, key string) iter.Seq
 }
 
 // onRule says that a booking is for a rule on the key of an id.
-func onRule(booked luascripts.StoredBooking, rule, id string) bool {
+func onRule(booked queuescripts.StoredBooking, rule, id string) bool {
 	ids, _, ok := booked.Read()
 	n := slices.Index(strings.Split(booked.Policy(), "+"), rule)
 	return ok && n >= 0 && ids[n] == id
@@ -436,12 +438,12 @@ func onRule(booked luascripts.StoredBooking, rule, id string) bool {
 // there, is [ErrNotWaiting].
 func (i *Inspector) Cancel(ctx context.Context, queue, id string, r Reason) error {
 	return i.change(ctx, r, Change{Action: ActionCancel, Queue: queue, Task: id}, func() error {
-		f, err := luascripts.GetTask(ctx, i.rdb, i.keys(queue), id)
+		f, err := queuescripts.GetTask(ctx, i.rdb, i.keys(queue), id)
 		if err != nil {
 			return away("find a task", err)
 		}
-		record, _ := luascripts.ParseWaitRecord(f.Record)
-		return i.cancel(ctx, queue, onKeyTask{luascripts.DueTask{ID: id, At: f.At, Record: f.Record}, record.Booking})
+		record, _ := queuescripts.ParseWaitRecord(f.Record)
+		return i.cancel(ctx, queue, onKeyTask{queuescripts.DueTask{ID: id, At: f.At, Record: f.Record}, record.Booking})
 	})
 }
 
@@ -481,7 +483,7 @@ func (i *Inspector) cancel(ctx context.Context, queue string, w onKeyTask) error
 	// whoever stops the others.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyFor)
 	defer cancel()
-	_, _ = luascripts.Wake(ctx, i.rdb, i.keys(queue), []luascripts.DueTask{w.task}, time.Now(), false)
+	_, _ = queuescripts.Wake(ctx, i.rdb, i.keys(queue), []queuescripts.DueTask{w.task}, time.Now(), false)
 	if booked {
 		promoted, _ := throttle.ForWorkers.CancelBooking(ctx, ref)
 		promotion.Move(ctx, i.rdb, i.cfg.Prefix, i.set, promoted...)
@@ -507,17 +509,17 @@ func (i *Inspector) ref(ctx context.Context, queue string, w onKeyTask) (throttl
 // place there. A paused queue stays paused. A task that runs, has ended, or is not there is [ErrNotWaiting].
 func (i *Inspector) RunNow(ctx context.Context, queue, id string, r Reason) error {
 	return i.change(ctx, r, Change{Action: ActionRunNow, Queue: queue, Task: id}, func() error {
-		status, err := luascripts.RunNow(ctx, i.rdb, i.keys(queue), id, time.Now())
+		status, err := queuescripts.RunNow(ctx, i.rdb, i.keys(queue), id, time.Now())
 		switch {
 		case err != nil:
 			return away("let a task run", err)
-		case status == luascripts.RunNowActive:
+		case status == queuescripts.RunNowActive:
 			return fmt.Errorf("%w: it runs", ErrNotWaiting)
-		case status == luascripts.RunNowDeleted:
+		case status == queuescripts.RunNowDeleted:
 			return fmt.Errorf("%w: it is not there", ErrNotWaiting)
-		case status == luascripts.RunNowGrouped:
+		case status == queuescripts.RunNowGrouped:
 			return fmt.Errorf("%w for its rules: asynq gathers it with others of its group", ErrNotWaiting)
-		case status == luascripts.RunNowEnded:
+		case status == queuescripts.RunNowEnded:
 			return fmt.Errorf("%w: it was completed or archived", ErrNotWaiting)
 		}
 		return nil
@@ -528,12 +530,12 @@ func (i *Inspector) RunNow(ctx context.Context, queue, id string, r Reason) erro
 // come later by its permits. A task without a place is [ErrNotWaiting].
 func (i *Inspector) Front(ctx context.Context, queue, id string, r Reason) error {
 	return i.change(ctx, r, Change{Action: ActionFront, Queue: queue, Task: id}, func() error {
-		f, err := luascripts.GetTask(ctx, i.rdb, i.keys(queue), id)
+		f, err := queuescripts.GetTask(ctx, i.rdb, i.keys(queue), id)
 		if err != nil {
 			return away("find a task", err)
 		}
-		record, _ := luascripts.ParseWaitRecord(f.Record)
-		return i.front(ctx, queue, onKeyTask{luascripts.DueTask{ID: id, At: f.At, Record: f.Record}, record.Booking})
+		record, _ := queuescripts.ParseWaitRecord(f.Record)
+		return i.front(ctx, queue, onKeyTask{queuescripts.DueTask{ID: id, At: f.At, Record: f.Record}, record.Booking})
 	})
 }
 

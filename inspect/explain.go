@@ -10,7 +10,9 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
@@ -169,10 +171,10 @@ const (
 )
 
 // causes are the causes as scripts keep them.
-var causes = map[luascripts.Cause]Cause{
-	luascripts.CauseBooked: CauseBooked, luascripts.CauseGate: CauseGate, luascripts.CauseRetryAfter: CauseRetryAfter, luascripts.CausePaused: CausePaused,
-	luascripts.CauseReturned: CauseReturned, luascripts.CauseAway: CauseRedisAway, luascripts.CauseLine: CauseLine, luascripts.CauseChange: CauseChange,
-	luascripts.CausePromotion: CauseEarlier, luascripts.CauseBatch: CauseBatch,
+var causes = map[queuescripts.Cause]Cause{
+	queuescripts.CauseBooked: CauseBooked, queuescripts.CauseGate: CauseGate, queuescripts.CauseRetryAfter: CauseRetryAfter, queuescripts.CausePaused: CausePaused,
+	queuescripts.CauseReturned: CauseReturned, queuescripts.CauseAway: CauseRedisAway, queuescripts.CauseLine: CauseLine, queuescripts.CauseChange: CauseChange,
+	queuescripts.CausePromotion: CauseEarlier, queuescripts.CauseBatch: CauseBatch,
 }
 
 // AsynqView is what asynq's own tools show of a task.
@@ -243,7 +245,7 @@ func (i *Inspector) Explain(ctx context.Context, queue, id string) (Explanation,
 		State: info.State.String(), Next: info.NextProcessAt, Retried: info.Retried, MaxRetry: info.MaxRetry,
 		LastError: info.LastErr, FailedAt: info.LastFailedAt, CompletedAt: info.CompletedAt,
 	}
-	if e.Postponed, err = luascripts.Postpones(ctx, i.rdb, i.keys(queue), id); err != nil {
+	if e.Postponed, err = queuescripts.Postpones(ctx, i.rdb, i.keys(queue), id); err != nil {
 		return Explanation{}, away("read a task", err)
 	}
 	if err := i.ofBatch(ctx, &e, queue, id); err != nil {
@@ -339,8 +341,8 @@ func (e *Explanation) holds(rule string, at time.Time) {
 }
 
 // findTask says where a task is, and its place in the line in which it stands.
-func (i *Inspector) findTask(ctx context.Context, queue, id string) (e Explanation, booked luascripts.StoredBooking, err error) {
-	f, err := luascripts.GetTask(ctx, i.rdb, i.keys(queue), id)
+func (i *Inspector) findTask(ctx context.Context, queue, id string) (e Explanation, booked queuescripts.StoredBooking, err error) {
+	f, err := queuescripts.GetTask(ctx, i.rdb, i.keys(queue), id)
 	if err != nil {
 		return e, "", away("find a task", err)
 	}
@@ -356,7 +358,7 @@ func (i *Inspector) findTask(ctx context.Context, queue, id string) (e Explanati
 		return e, "", nil
 	}
 	e.State, e.Booked = StateNoPlace, f.State == "scheduled"
-	record, ok := luascripts.ParseWaitRecord(f.Record)
+	record, ok := queuescripts.ParseWaitRecord(f.Record)
 	if !ok {
 		return e, "", nil
 	}
@@ -391,7 +393,7 @@ func (i *Inspector) meet(ctx context.Context, queue, id string, b throttle.Booki
 }
 
 // inLine tells of a task that took a place.
-func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascripts.StoredBooking, queue, id string) error {
+func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked queuescripts.StoredBooking, queue, id string) error {
 	booking, ok := i.set.Booking(booked, luascripts.JobID(queue, id))
 	if i.cfg.PerClient || !ok { // with PerClient it is in a line of the process that deferred it
 		e.State = StateLimit
@@ -423,11 +425,11 @@ func (i *Inspector) inLine(ctx context.Context, e *Explanation, booked luascript
 
 // ofBatch tells the batch of a task, and whether that holds it up.
 func (i *Inspector) ofBatch(ctx context.Context, e *Explanation, queue, id string) error {
-	batch, _, ok := luascripts.ParseBatchTaskID(id)
+	batch, _, ok := batchscripts.ParseTaskID(id)
 	if !ok {
 		return nil
 	}
-	state, err := luascripts.StateOfBatch(ctx, i.rdb, i.keys(queue), batch)
+	state, err := batchscripts.StateOf(ctx, i.rdb, i.keys(queue), batch)
 	if err != nil {
 		return away("read a batch", err)
 	}
@@ -435,7 +437,7 @@ func (i *Inspector) ofBatch(ctx context.Context, e *Explanation, queue, id strin
 		return nil // the task only has such an id
 	}
 	e.Batch = batch
-	if state == luascripts.BatchPaused && e.State == StateNoPlace {
+	if state == batchscripts.Paused && e.State == StateNoPlace {
 		e.State = StatePaused
 	}
 	return nil
@@ -470,7 +472,7 @@ func closedBetween(gates []gate.InZone, now, at time.Time) (rule string, closed 
 
 // verdicts are those of all rules of a task's policy, and of the rules of a booking where the
 // type has no policy here. The limits are asked first: where now is zero, it is read with them.
-func (i *Inspector) verdicts(ctx context.Context, now *time.Time, task *asynq.Task, booked luascripts.StoredBooking) ([]Verdict, error) {
+func (i *Inspector) verdicts(ctx context.Context, now *time.Time, task *asynq.Task, booked queuescripts.StoredBooking) ([]Verdict, error) {
 	rules := i.policies[task.Type()].Rules
 	names := strings.Split(booked.Policy(), "+")
 	ids, costs, ok := booked.Read()

@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -28,7 +29,7 @@ func (d *rig) explains(i *Inspector, id string, want Explanation) {
 	if after := redistest.Content(d.T, d.raw); !maps.Equal(before, after) {
 		d.Errorf("Explain(%s) changed what Redis holds", id)
 	}
-	clock, err := luascripts.ScanDeferred(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1)
+	clock, err := queuescripts.ScanDeferred(d.Context(), d.timed, queuescripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1)
 	if err != nil || !got.Now.Equal(clock.Now) {
 		d.Errorf("Explain(%s) is as of %v, want %v, %v", id, got.Now, clock.Now, err)
 	}

@@ -12,7 +12,9 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -123,12 +125,12 @@ func (d *rig) takes(id string) {
 // wakes does to a booked task what a pool does when its instant comes.
 func (d *rig) wakes(id string) {
 	d.Helper()
-	keys := luascripts.NewQueueKeys("hw", "default")
-	f, err := luascripts.GetTask(d.Context(), d.timed, keys, id)
+	keys := queuescripts.NewQueueKeys("hw", "default")
+	f, err := queuescripts.GetTask(d.Context(), d.timed, keys, id)
 	if err != nil {
 		d.Fatal(err)
 	}
-	if codes, err := luascripts.Wake(d.Context(), d.timed, keys, []luascripts.DueTask{{ID: id, At: f.At, Record: f.Record}}, d.start, false); err != nil || codes[0] != luascripts.Woken {
+	if codes, err := queuescripts.Wake(d.Context(), d.timed, keys, []queuescripts.DueTask{{ID: id, At: f.At, Record: f.Record}}, d.start, false); err != nil || codes[0] != queuescripts.Woken {
 		d.Fatal(codes, err)
 	}
 }
@@ -147,11 +149,11 @@ func (d *rig) redeem(i *Inspector, id, phone string, granted bool) throttle.Deci
 // defers defers an active task, with the place of a task to a phone if one is given.
 func (d *rig) defers(id string, at time.Time, phone string) {
 	d.Helper()
-	args := luascripts.DeferArgs{ID: id, Token: 7, At: at, Wait: at.Sub(d.start), Record: luascripts.WaitRecord{}.Text()}
+	args := queuescripts.DeferArgs{ID: id, Token: 7, At: at, Wait: at.Sub(d.start), Record: queuescripts.WaitRecord{}.Text()}
 	if phone != "" {
-		args.Record = luascripts.WaitRecord{Booking: luascripts.NewStoredBooking("phone+provider", []int{1, 1}, []string{phone, "acme"})}.Text()
+		args.Record = queuescripts.WaitRecord{Booking: queuescripts.NewStoredBooking("phone+provider", []int{1, 1}, []string{phone, "acme"})}.Text()
 	}
-	if err := luascripts.Defer(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), args).Err(); err != nil {
+	if err := queuescripts.Defer(d.Context(), d.timed, queuescripts.NewQueueKeys("hw", "default"), args).Err(); err != nil {
 		d.Fatal(err)
 	}
 }
@@ -325,8 +327,8 @@ func TestExplainCases(t *testing.T) {
 	}
 
 	// Batches.
-	id := luascripts.BatchTaskID("news", "1")
-	if _, err := luascripts.BatchStart(t.Context(), d.timed, i.keys("default"), luascripts.BatchStartArgs{Token: 1, Batch: luascripts.Batch{ID: "news", Name: "n", Type: "sms", Source: "s", Window: 10, Weight: 100}}); err != nil {
+	id := batchscripts.TaskID("news", "1")
+	if _, err := batchscripts.Start(t.Context(), d.timed, i.keys("default"), batchscripts.StartArgs{Token: 1, Batch: batchscripts.Batch{ID: "news", Name: "n", Type: "sms", Source: "s", Window: 10, Weight: 100}}); err != nil {
 		t.Fatal(err)
 	}
 	d.book("sms", id, `{"to":"+8","n":1}`)
@@ -341,7 +343,7 @@ func TestExplainCases(t *testing.T) {
 	}
 	d.defers(id, d.start.Add(time.Minute), "")
 	d.says(i, id, "no place 1m0s | phone now | provider 30s")
-	if _, err := luascripts.BatchSet(t.Context(), d.timed, i.keys("default"), luascripts.BatchSetArgs{ID: "news", What: luascripts.BatchPause}); err != nil {
+	if _, err := batchscripts.Set(t.Context(), d.timed, i.keys("default"), batchscripts.SetArgs{ID: "news", What: batchscripts.Pause}); err != nil {
 		t.Fatal(err)
 	}
 	d.says(i, id, "paused 1m0s | phone now | provider 30s")

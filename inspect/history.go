@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/history"
-	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -68,7 +67,7 @@ func historyStep(span time.Duration) (time.Duration, error) {
 }
 
 // historyOf makes points of what stands in Redis.
-func historyOf(rule string, values []luascripts.HistoryValue, now time.Time, span, step time.Duration) History {
+func historyOf(rule string, values []history.Value, now time.Time, span, step time.Duration) History {
 	h := History{Rule: rule, Now: now, Step: step}
 	first := now.Add(step - span).Truncate(step)
 	for at := first; !at.After(now); at = at.Add(step) {
@@ -146,9 +145,9 @@ type KeyStatus struct {
 }
 
 // candidates are the ids that may be listed, twice as many as are listed.
-func candidates(busy, waiting []luascripts.HistoryKey, order KeyOrder) []string {
+func candidates(busy, waiting []history.Key, order KeyOrder) []string {
 	list := slices.Clone(busy)
-	slices.SortFunc(list, func(a, b luascripts.HistoryKey) int { return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(list, func(a, b history.Key) int { return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.ID, b.ID)) })
 	if order == ByWait {
 		list = waiting
 	}

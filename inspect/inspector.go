@@ -16,9 +16,12 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/history"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/internal/presence"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
@@ -94,7 +97,7 @@ func (i *Inspector) id(ctx context.Context, l *throttle.Limiter, key string) (st
 	if !i.byID {
 		return throttle.ForWorkers.Meet(l, key), i.sameKeys(ctx)
 	}
-	if hashed := strings.HasPrefix(key, "#"); !hashed && luascripts.KeyID(nil, key) != key || len(key) > idMax {
+	if hashed := strings.HasPrefix(key, "#"); !hashed && limitscripts.KeyID(nil, key) != key || len(key) > idMax {
 		return "", fmt.Errorf("inspect: %w: no key stands so in Redis", throttle.ErrInvalidKey)
 	}
 	return key, nil
@@ -238,8 +241,8 @@ func New(rdb redis.UniversalClient, config Config) (*Inspector, error) {
 	return i, nil
 }
 
-func (i *Inspector) keys(queue string) luascripts.QueueKeys {
-	return luascripts.NewQueueKeys(i.cfg.Prefix, queue)
+func (i *Inspector) keys(queue string) queuescripts.QueueKeys {
+	return queuescripts.NewQueueKeys(i.cfg.Prefix, queue)
 }
 
 // gated says that a rule of a valid policy is a gate.
@@ -285,7 +288,7 @@ type QueueStatus struct {
 
 // QueueNames returns the names of all queues, in order. It asks Redis once.
 func (i *Inspector) QueueNames(ctx context.Context) ([]string, error) {
-	names, err := luascripts.Queues(ctx, i.rdb)
+	names, err := queuescripts.Queues(ctx, i.rdb)
 	if err != nil {
 		return nil, away("list the queues", err)
 	}
@@ -321,7 +324,7 @@ func (i *Inspector) ServedQueues(ctx context.Context) (Served, error) {
 // processes run than are listed, any queue may be served, and the answer is true. It asks Redis once about a queue
 // that asynq knows.
 func (i *Inspector) HasQueue(ctx context.Context, queue string) (bool, error) {
-	known, err := luascripts.HasQueue(ctx, i.rdb, queue)
+	known, err := queuescripts.HasQueue(ctx, i.rdb, queue)
 	if err != nil {
 		return false, away("look for a queue", err)
 	}
@@ -355,7 +358,7 @@ func (i *Inspector) Queues(ctx context.Context, names ...string) ([]QueueStatus,
 	names = names[:min(len(names), queuesMax)]
 	all := make([]QueueStatus, 0, len(names))
 	for _, name := range names {
-		n, err := luascripts.CountQueue(ctx, i.rdb, i.keys(name), 0, time.Second, time.Minute, time.Hour)
+		n, err := queuescripts.Count(ctx, i.rdb, i.keys(name), 0, time.Second, time.Minute, time.Hour)
 		if err != nil {
 			return nil, away("count a queue", err)
 		}
@@ -371,7 +374,7 @@ func (i *Inspector) Queues(ctx context.Context, names ...string) ([]QueueStatus,
 // Left returns how many tasks of a queue are still to run: all but those that were completed
 // or archived, and those that asynq gathers in groups.
 func (i *Inspector) Left(ctx context.Context, queue string) (int, error) {
-	n, err := luascripts.CountQueue(ctx, i.rdb, i.keys(queue))
+	n, err := queuescripts.Count(ctx, i.rdb, i.keys(queue))
 	if err != nil {
 		return 0, away("count a queue", err)
 	}
@@ -385,7 +388,7 @@ func (i *Inspector) Planned(ctx context.Context, queue string) (minutes [60]int,
 	for n := range spans {
 		spans[n] = time.Duration(n+1) * time.Minute
 	}
-	n, err := luascripts.CountQueue(ctx, i.rdb, i.keys(queue), spans[:]...)
+	n, err := queuescripts.Count(ctx, i.rdb, i.keys(queue), spans[:]...)
 	if err != nil {
 		return minutes, away("count a queue", err)
 	}
@@ -444,7 +447,7 @@ func (i *Inspector) History(ctx context.Context, rule string, span time.Duration
 	if err != nil {
 		return History{}, away("read the clock", err)
 	}
-	values, err := luascripts.ReadHistory(ctx, i.rdb, i.cfg.Prefix, rule, now.Add(step-span).Truncate(step), now.Add(step), step)
+	values, err := history.Values(ctx, i.rdb, i.cfg.Prefix, rule, now.Add(step-span).Truncate(step), now.Add(step), step)
 	if err != nil {
 		return History{}, away("read a history", err)
 	}
@@ -474,13 +477,13 @@ func (i *Inspector) Keys(ctx context.Context, rule string, order KeyOrder) ([]Ke
 	if err != nil {
 		return nil, away("read the clock", err)
 	}
-	busy, err := luascripts.BusyKeys(ctx, i.rdb, i.cfg.Prefix, rule, now)
+	busy, err := history.BusyKeys(ctx, i.rdb, i.cfg.Prefix, rule, now)
 	if err != nil {
 		return nil, away("read the keys of a rule", err)
 	}
-	var waiting []luascripts.HistoryKey
+	var waiting []history.Key
 	if order == ByWait {
-		if waiting, err = luascripts.WaitingKeys(ctx, i.rdb, i.cfg.Prefix, rule); err != nil {
+		if waiting, err = history.WaitingKeys(ctx, i.rdb, i.cfg.Prefix, rule); err != nil {
 			return nil, away("read the keys of a rule", err)
 		}
 	}
@@ -585,13 +588,13 @@ func (i *Inspector) FarKeys(ctx context.Context, rule string, queues []string) (
 	}
 	byID := make(map[string]*FarKey)
 	for _, q := range queues[:min(len(queues), queuesLooked)] {
-		r, err := luascripts.ScanDeferredEnd(ctx, i.rdb, i.keys(q), scanPortion)
+		r, err := queuescripts.ScanDeferredEnd(ctx, i.rdb, i.keys(q), scanPortion)
 		if err != nil {
 			return nil, 0, away("list what waits", err)
 		}
 		looked += len(r.Tasks)
 		for _, t := range r.Tasks {
-			record, _ := luascripts.ParseWaitRecord(t.Record)
+			record, _ := queuescripts.ParseWaitRecord(t.Record)
 			ids, _, ok := record.Booking.Read()
 			n := slices.Index(strings.Split(record.Booking.Policy(), "+"), rule)
 			if !ok || n < 0 || n >= len(ids) {
@@ -658,7 +661,7 @@ type Process = presence.Process
 // there are. A process that died is listed for up to 20 s. What another version says and nobody here can
 // read is counted and left out.
 func (i *Inspector) Processes(ctx context.Context) (running []Process, all int, err error) {
-	said, all, err := luascripts.Processes(ctx, i.rdb, i.cfg.Prefix)
+	said, all, err := queuescripts.Processes(ctx, i.rdb, i.cfg.Prefix)
 	if err != nil {
 		return nil, 0, away("list the processes", err)
 	}
@@ -763,14 +766,14 @@ func (i *Inspector) DeferredPage(ctx context.Context, queue string, from Cursor,
 	if from != "" {
 		first = time.UnixMicro(number)
 	}
-	r, err := luascripts.ScanDeferred(ctx, i.rdb, i.keys(queue), first, skip, most)
+	r, err := queuescripts.ScanDeferred(ctx, i.rdb, i.keys(queue), first, skip, most)
 	if err != nil {
 		return Page{}, away("list what waits", err)
 	}
 	p := Page{Now: r.Now}
 	for _, t := range r.Tasks {
 		w := WaitingTask{Queue: queue, ID: t.ID, At: t.At}
-		if record, ok := luascripts.ParseWaitRecord(t.Record); ok && record.Booking != "" {
+		if record, ok := queuescripts.ParseWaitRecord(t.Record); ok && record.Booking != "" {
 			w.Rules = strings.Split(record.Booking.Policy(), "+")
 		}
 		p.Waiting = append(p.Waiting, w)

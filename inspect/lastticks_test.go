@@ -9,7 +9,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/schedulescripts"
 	"github.com/headwayq/headway/queue/schedule"
 	"github.com/headwayq/headway/throttle"
 )
@@ -31,14 +31,14 @@ func TestLastTicks(t *testing.T) {
 		}
 	}
 	var from time.Time
-	tick := func(minute int, want int64, overlap luascripts.TickOverlap, message string) {
+	tick := func(minute int, want int64, overlap schedulescripts.TickOverlap, message string) {
 		t.Helper()
-		a := luascripts.TickArgs{Spec: luascripts.TickSpec(every), Life: time.Hour, From: from, Overlap: overlap}
+		a := schedulescripts.TickArgs{Spec: schedulescripts.TickSpec(every), Life: time.Hour, From: from, Overlap: overlap}
 		if minute > 0 {
 			a.At, a.By, a.ID, a.Message = at(minute), at(1000), id(minute), []byte(message)
 			set(at(minute))
 		}
-		r, err := luascripts.Tick(ctx, d.timed, k, "beat", a)
+		r, err := schedulescripts.Tick(ctx, d.timed, k, "beat", a)
 		if err != nil || r.Code != want {
 			t.Fatalf("the tick of minute %d: %+v, %v, want the code %d", minute, r, err, want)
 		}
@@ -67,18 +67,18 @@ func TestLastTicks(t *testing.T) {
 	}
 	says(1, 5)
 	set(at(0))
-	tick(0, luascripts.TickPassed, luascripts.TickRuns, "")
-	tick(1, luascripts.TickEnqueued, luascripts.TickRuns, "m")
-	tick(4, luascripts.TickEnqueued, luascripts.TickRuns, "m") // 2 and 3 are missed
-	tick(5, luascripts.TickSkipped, luascripts.TickIsSkipped, "m")
-	tick(6, luascripts.TickHeld, luascripts.TickIsHeld, "m")
-	tick(7, luascripts.TickGivenUp, luascripts.TickRuns, "")
+	tick(0, schedulescripts.TickPassed, schedulescripts.TickRuns, "")
+	tick(1, schedulescripts.TickEnqueued, schedulescripts.TickRuns, "m")
+	tick(4, schedulescripts.TickEnqueued, schedulescripts.TickRuns, "m") // 2 and 3 are missed
+	tick(5, schedulescripts.TickSkipped, schedulescripts.TickIsSkipped, "m")
+	tick(6, schedulescripts.TickHeld, schedulescripts.TickIsHeld, "m")
+	tick(7, schedulescripts.TickGivenUp, schedulescripts.TickRuns, "")
 	says(7, 10, "7 given up: it had no task that could run", "6 held until an earlier one has ended", "5 skipped: an earlier one had not ended",
 		"4 pending", "3 missed", "2 missed", "1 pending")
 	says(9, 3, "9 not decided yet", "8 not decided yet", "7 given up: it had no task that could run", "6 held until an earlier one has ended")
 	// Where the tasks are.
 	for minute := 8; minute <= 11; minute++ {
-		tick(minute, luascripts.TickEnqueued, luascripts.TickRuns, "m")
+		tick(minute, schedulescripts.TickEnqueued, schedulescripts.TickRuns, "m")
 	}
 	for minute, state := range map[int]string{4: "archived", 8: "active", 9: "completed"} {
 		d.raw.HSet(ctx, k.Task(id(minute)), "state", state)

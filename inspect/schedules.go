@@ -9,8 +9,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/presence"
+	"github.com/headwayq/headway/internal/queuescripts"
+	"github.com/headwayq/headway/internal/schedulescripts"
 	"github.com/headwayq/headway/queue/schedule"
 )
 
@@ -125,7 +126,7 @@ type PastTick struct {
 // tickReader reads what became of ticks.
 type tickReader struct {
 	rdb  redis.UniversalClient
-	keys func(queue string) luascripts.QueueKeys
+	keys func(queue string) queuescripts.QueueKeys
 }
 
 // last is [Inspector.LastTicks].
@@ -145,7 +146,7 @@ func (r tickReader) last(ctx context.Context, entries []Entry, now time.Time, mo
 	}
 	told := make(map[place][]PastTick)
 	for name, names := range byQueue {
-		records, err := luascripts.ReadTicks(ctx, r.rdb, r.keys(name), names)
+		records, err := schedulescripts.ReadTicks(ctx, r.rdb, r.keys(name), names)
 		if err != nil {
 			return nil, away("read the last ticks", err)
 		}
@@ -173,11 +174,11 @@ const tickEnqueued Became = "enqueued"
 
 // decidedAs are the codes of ticks that were decided.
 var decidedAs = map[int64]Became{
-	luascripts.TickEnqueued: tickEnqueued, luascripts.TickSkipped: TickSkipped, luascripts.TickHeld: TickHeld, luascripts.TickGivenUp: TickGivenUp,
+	schedulescripts.TickEnqueued: tickEnqueued, schedulescripts.TickSkipped: TickSkipped, schedulescripts.TickHeld: TickHeld, schedulescripts.TickGivenUp: TickGivenUp,
 }
 
 // pastTicks are the last ticks of an entry, the newest first.
-func pastTicks(entry, queue string, specs []string, r luascripts.TickRecord, now time.Time, most int) []PastTick {
+func pastTicks(entry, queue string, specs []string, r schedulescripts.TickRecord, now time.Time, most int) []PastTick {
 	became := make(map[int64]Became) // by instant, in seconds
 	add := func(at time.Time, b Became) {
 		if _, known := became[at.Unix()]; !known {
@@ -189,7 +190,7 @@ func pastTicks(entry, queue string, specs []string, r luascripts.TickRecord, now
 	}
 	for _, spec := range specs {
 		cron, err := schedule.ParseCron(spec, nil)
-		since, known := r.Since[luascripts.TickSpec(spec)]
+		since, known := r.Since[schedulescripts.TickSpec(spec)]
 		if err != nil || !known {
 			continue
 		}
@@ -224,7 +225,7 @@ func (r tickReader) becameOf(ctx context.Context, queue string, ticks []*PastTic
 			enqueued, ids = append(enqueued, t), append(ids, t.Entry+"@"+t.At.Format(time.RFC3339)) // as schedule.ParseTaskID has it
 		}
 	}
-	states, err := luascripts.TaskStates(ctx, r.rdb, r.keys(queue), ids)
+	states, err := queuescripts.TaskStates(ctx, r.rdb, r.keys(queue), ids)
 	if err != nil {
 		return away("read the tasks of ticks", err)
 	}
@@ -251,7 +252,7 @@ func (r tickReader) becameOf(ctx context.Context, queue string, ticks []*PastTic
 			t.Became = TickUnknown
 		}
 	}
-	found, err := luascripts.GetTasks(ctx, r.rdb, r.keys(queue), waits)
+	found, err := queuescripts.GetTasks(ctx, r.rdb, r.keys(queue), waits)
 	if err != nil {
 		return away("read the tasks of ticks", err)
 	}

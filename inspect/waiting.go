@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 )
 
 // WaitingByRuleMax is how many tasks of a queue [Inspector.WaitingByRule] looks at: 1000.
@@ -53,7 +53,7 @@ func waitingByRule(ctx context.Context, i *Inspector, queues []string) (WaitingB
 	var w WaitingByRule
 	byRule := make(map[string]*RuleCount)
 	for _, q := range queues[:min(len(queues), queuesLooked)] {
-		n, err := luascripts.CountQueue(ctx, i.rdb, i.keys(q))
+		n, err := queuescripts.Count(ctx, i.rdb, i.keys(q))
 		if err != nil {
 			return w, away("count a queue", err)
 		}
@@ -87,11 +87,11 @@ func waitingByRule(ctx context.Context, i *Inspector, queues []string) (WaitingB
 
 // firstDeferred are the tasks of a queue that start first, up to [WaitingByRuleMax], and
 // whether that is all of them.
-func firstDeferred(ctx context.Context, i *Inspector, queue string) (tasks []luascripts.DueTask, all bool, err error) {
+func firstDeferred(ctx context.Context, i *Inspector, queue string) (tasks []queuescripts.DueTask, all bool, err error) {
 	from, skip := time.Time{}, 0
 	seen := make(map[string]bool, WaitingByRuleMax)
 	for range WaitingByRuleMax / pageMax {
-		r, err := luascripts.ScanDeferredWithStates(ctx, i.rdb, i.keys(queue), from, skip, pageMax)
+		r, err := queuescripts.ScanDeferredWithStates(ctx, i.rdb, i.keys(queue), from, skip, pageMax)
 		if err != nil {
 			return nil, false, away("list what waits", err)
 		}
@@ -113,7 +113,7 @@ func firstDeferred(ctx context.Context, i *Inspector, queue string) (tasks []lua
 }
 
 // add counts a task.
-func (c *RuleCount) add(t luascripts.DueTask, now time.Time) {
+func (c *RuleCount) add(t queuescripts.DueTask, now time.Time) {
 	c.Waiting++
 	for _, n := range []struct {
 		within time.Duration
@@ -133,8 +133,8 @@ func (c *RuleCount) add(t luascripts.DueTask, now time.Time) {
 
 // holder is the rule that a task waits for, as it was written when its instant was set; ""
 // when it waits for none.
-func holder(t luascripts.DueTask) string {
-	record, ok := luascripts.ParseWaitRecord(t.Record)
+func holder(t queuescripts.DueTask) string {
+	record, ok := queuescripts.ParseWaitRecord(t.Record)
 	if !ok {
 		return ""
 	}

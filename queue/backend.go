@@ -6,8 +6,8 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/promotion"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
 )
@@ -22,7 +22,7 @@ type clientBackend struct{ c *Client }
 
 func (b clientBackend) Redis() redis.UniversalClient { return b.c.rdb }
 
-func (b clientBackend) Keys(queue string) luascripts.QueueKeys { return b.c.keys(queue) }
+func (b clientBackend) Keys(queue string) queuescripts.QueueKeys { return b.c.keys(queue) }
 
 func (b clientBackend) Prefix() string { return b.c.cfg.Prefix }
 
@@ -35,7 +35,7 @@ func (b clientBackend) Bookable() error {
 
 func (b clientBackend) Shadow() bool { return b.c.cfg.Shadow }
 
-func (b clientBackend) Booking(stored luascripts.StoredBooking, job string) (throttle.BookingRef, bool) {
+func (b clientBackend) Booking(stored queuescripts.StoredBooking, job string) (throttle.BookingRef, bool) {
 	return b.c.set.Booking(stored, job)
 }
 
@@ -59,7 +59,7 @@ func (b clientBackend) Check(ctx context.Context, task *asynq.Task) error {
 
 func (b clientBackend) CheckOptions(opts []asynq.Option) error { return checkOptions(opts) }
 
-func (b clientBackend) Compose(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (luascripts.EnqueueTask, error) {
+func (b clientBackend) Compose(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (queuescripts.EnqueueTask, error) {
 	r, _, err := b.c.compose(ctx, task, opts...)
 	return r.Task, err
 }

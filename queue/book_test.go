@@ -14,7 +14,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
@@ -112,12 +112,12 @@ func TestBook(t *testing.T) {
 			t.Errorf("booked as %v for %v, in Redis for %v, want scheduled for %v, and there 5 s later", b.Info.State, b.Info.NextProcessAt, stored.NextProcessAt, b.At)
 		}
 	}
-	due, err := luascripts.Due(t.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), luascripts.DueArgs{Lead: time.Hour, Room: 10})
+	due, err := queuescripts.Due(t.Context(), d.timed, queuescripts.NewQueueKeys("hw", "default"), queuescripts.DueArgs{Lead: time.Hour, Room: 10})
 	if err != nil || len(due.Tasks) != 2 {
 		t.Fatalf("Due = %+v, %v, want the two that wait", due, err)
 	}
-	p, ok := luascripts.ParseWaitRecord(due.Tasks[0].Record)
-	if want := (luascripts.WaitRecord{Deadline: deadline, Booking: "phone 1 2 +1"}); !ok || !p.Deadline.Equal(want.Deadline) || p.Booking != want.Booking {
+	p, ok := queuescripts.ParseWaitRecord(due.Tasks[0].Record)
+	if want := (queuescripts.WaitRecord{Deadline: deadline, Booking: "phone 1 2 +1"}); !ok || !p.Deadline.Equal(want.Deadline) || p.Booking != want.Booking {
 		t.Errorf("the place is %+v, %v, want %+v", p, ok, want)
 	}
 	state, err := d.policies["sms"].limits.Rules()[0].Peek(t.Context(), "+1", 10)

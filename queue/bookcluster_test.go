@@ -9,7 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
@@ -50,7 +50,7 @@ func TestBookManyOnAClusterIsWokenInTime(t *testing.T) {
 	began := time.Now()
 	results := client.BookMany(t.Context(), tasks)
 	took := time.Since(began)
-	keys := luascripts.NewQueueKeys("hw", "default")
+	keys := queuescripts.NewQueueKeys("hw", "default")
 	for i, r := range results {
 		if r.Err != nil {
 			t.Fatal(r.Err)
@@ -58,7 +58,7 @@ func TestBookManyOnAClusterIsWokenInTime(t *testing.T) {
 		if r.Wait == 0 {
 			continue // it is pending
 		}
-		at, err := luascripts.GetTask(t.Context(), rdb, keys, fmt.Sprint(i))
+		at, err := queuescripts.GetTask(t.Context(), rdb, keys, fmt.Sprint(i))
 		if late := at.At.Sub(r.At); err != nil || late > took/4 {
 			t.Errorf("task %d is woken %v after its instant (%v), want less than a quarter of the %v that all bookings took", i, late, err, took)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
@@ -290,7 +290,7 @@ func TestBookManyMovesUpBehindARefusal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := luascripts.ParseNotice(m.(*redis.Message).Payload); got != want || err != nil {
+		if got, err := queuescripts.ParseNotice(m.(*redis.Message).Payload); got != want || err != nil {
 			t.Errorf("pools are told %v, %v, want %v", got, err, want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
@@ -54,7 +55,7 @@ func TestBookGivesThePlaceBack(t *testing.T) {
 // dueAt is the instant at which a task is woken.
 func (d *bookingRig) dueAt(id string) time.Time {
 	d.Helper()
-	f, err := luascripts.GetTask(d.Context(), d.timed, luascripts.NewQueueKeys("hw", "default"), id)
+	f, err := queuescripts.GetTask(d.Context(), d.timed, queuescripts.NewQueueKeys("hw", "default"), id)
 	if err != nil || !f.Ours {
 		d.Errorf("Find(%s) = %+v, %v, want that pools wake it", id, f, err)
 	}

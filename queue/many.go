@@ -11,6 +11,7 @@ import (
 	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/promotion"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
@@ -102,9 +103,9 @@ type enqueueMode struct {
 }
 
 var (
-	enqueueing = enqueueMode{"enqueue", 10 * luascripts.EnqueueMax, true, checkEnqueueing, (*Client).put}
+	enqueueing = enqueueMode{"enqueue", 10 * queuescripts.EnqueueMax, true, checkEnqueueing, (*Client).put}
 	// A process that dies before it enqueues leaves places behind: `most` of them.
-	booking = enqueueMode{"book", luascripts.EnqueueMax, false, checkBooking, (*Client).book}
+	booking = enqueueMode{"book", queuescripts.EnqueueMax, false, checkBooking, (*Client).book}
 )
 
 func checkEnqueueing(opts []asynq.Option) (bookingOptions, error) {
@@ -239,7 +240,7 @@ func (c *Client) put(ctx context.Context, entries []*pendingTask) (away error) {
 	}
 	for _, queue := range queues {
 		for rest := byQueue[queue]; len(rest) > 0; {
-			n := min(len(rest), luascripts.EnqueueMax)
+			n := min(len(rest), queuescripts.EnqueueMax)
 			if away == nil {
 				away = c.putInto(ctx, queue, rest[:n])
 			} else {
@@ -257,11 +258,11 @@ func (c *Client) putInto(ctx context.Context, queue string, entries []*pendingTa
 		failAll(entries, err)
 		return unanswered(err)
 	}
-	tasks := make([]luascripts.EnqueueTask, len(entries))
+	tasks := make([]queuescripts.EnqueueTask, len(entries))
 	for i, e := range entries {
 		tasks[i] = e.Message
 	}
-	codes, err := luascripts.Enqueue(ctx, c.rdb, c.keys(queue), uint64(throttle.NewToken()), tasks)
+	codes, err := queuescripts.Enqueue(ctx, c.rdb, c.keys(queue), uint64(throttle.NewToken()), tasks)
 	if err != nil {
 		failAll(entries, err)
 		return unanswered(err)
@@ -279,7 +280,7 @@ func (c *Client) registerQueue(ctx context.Context, queue string) error {
 	if _, named := c.named.Load(queue); named {
 		return nil
 	}
-	if err := luascripts.NameQueue(ctx, c.rdb, queue); err != nil {
+	if err := queuescripts.NameQueue(ctx, c.rdb, queue); err != nil {
 		return err
 	}
 	c.named.Store(queue, true)
@@ -295,8 +296,8 @@ func unanswered(err error) error {
 	return err
 }
 
-func (c *Client) keys(queue string) luascripts.QueueKeys {
-	return luascripts.NewQueueKeys(c.cfg.Prefix, queue)
+func (c *Client) keys(queue string) queuescripts.QueueKeys {
+	return queuescripts.NewQueueKeys(c.cfg.Prefix, queue)
 }
 
 // cancelUnusedFor bounds the calls that give back the places of a portion, a call each: a
@@ -330,14 +331,14 @@ func (c *Client) book(ctx context.Context, entries []*pendingTask) (away error) 
 // back would take it from the other.
 func (c *Client) findOthers(ctx context.Context, entries []*pendingTask) (away error) {
 	var named []*pendingTask
-	var looks []luascripts.Look
+	var looks []queuescripts.Look
 	for _, e := range entries {
 		if e.options.named {
 			named = append(named, e)
-			looks = append(looks, luascripts.Look{Queue: c.keys(e.Queue), ID: e.Message.ID, Unique: e.Message.Unique})
+			looks = append(looks, queuescripts.Look{Queue: c.keys(e.Queue), ID: e.Message.ID, Unique: e.Message.Unique})
 		}
 	}
-	codes, err := luascripts.FindTasks(ctx, c.rdb, looks)
+	codes, err := queuescripts.FindTasks(ctx, c.rdb, looks)
 	if err != nil {
 		failAll(named, err)
 		return unanswered(err)
@@ -412,6 +413,6 @@ func (c *Client) shared(ctx context.Context, e *pendingTask) bool {
 	if !e.options.id || !errors.Is(e.Err, asynq.ErrTaskIDConflict) && !errors.Is(e.Err, asynq.ErrDuplicateTask) {
 		return false
 	}
-	ours, err := luascripts.Ours(ctx, c.rdb, c.keys(e.Queue), e.Message.ID)
+	ours, err := queuescripts.Ours(ctx, c.rdb, c.keys(e.Queue), e.Message.ID)
 	return ours || err != nil // at worst the place is left: it is parked when its instant has come
 }

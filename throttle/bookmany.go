@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // BookRequest is what one job of BookMany asks of its policy.
@@ -32,11 +32,11 @@ type BookRequest struct {
 }
 
 // mode is what a script may do for the request.
-func (w *BookRequest) mode() luascripts.Mode {
+func (w *BookRequest) mode() limitscripts.Mode {
 	if w.LastRuleOnly {
-		return luascripts.BookLastRule
+		return limitscripts.BookLastRule
 	}
-	return luascripts.Book
+	return limitscripts.Book
 }
 
 // book sends the request by itself.
@@ -77,7 +77,7 @@ func bookMany(ctx context.Context, rdb redis.UniversalClient, requests []BookReq
 			continue
 		}
 		w := weightOf(&c.call.AcquireArgs)
-		if len(batch) > 0 && weight+w > luascripts.CallsMax {
+		if len(batch) > 0 && weight+w > limitscripts.CallsMax {
 			send()
 		}
 		batch, weight = append(batch, c), weight+w
@@ -93,7 +93,7 @@ type bookCall struct {
 	batchable bool // it may share a script call with others
 
 	limits []limitInForce
-	call   luascripts.Call
+	call   limitscripts.Call
 	when   roundTripTimes
 }
 
@@ -142,7 +142,7 @@ func bookBatch(ctx context.Context, rdb redis.UniversalClient, batch []*bookCall
 	if len(batch) == 0 {
 		return
 	}
-	calls := make([]*luascripts.Call, len(batch))
+	calls := make([]*limitscripts.Call, len(batch))
 	for i, c := range batch {
 		around := c.p.store.now()
 		setLimits(c.call.Rules, c.limits, around)
@@ -163,8 +163,8 @@ func bookBatch(ctx context.Context, rdb redis.UniversalClient, batch []*bookCall
 func (c *bookCall) answer(ctx context.Context) Booking {
 	p, reply, err := c.p, &c.call.AcquireReply, c.call.Err
 	c.when.observe(p.store, reply.Now)
-	again := err == nil && (reply.Status == luascripts.NotCovered || reply.Status == luascripts.Outdated)
-	if !c.batchable || again || errors.Is(err, luascripts.ErrRetrySingly) {
+	again := err == nil && (reply.Status == limitscripts.NotCovered || reply.Status == limitscripts.Outdated)
+	if !c.batchable || again || errors.Is(err, limitscripts.ErrRetrySingly) {
 		d, err := p.decideForJob(ctx, c.mode, c.r)
 		return Booking{d, err}
 	}

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/headwayq/headway/event"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // Charge is what one grant was charged, by rule, and corrects it after the work: for
@@ -238,12 +238,12 @@ func (b *Charge) send(ctx context.Context, s adjustment) (promoted []Promotion, 
 		}
 	}
 	ids := b.p.rules.ids(r)
-	args := luascripts.AdjustArgs{Rules: b.p.calls(ids, r), Policy: b.p.name, Token: uint64(s.of), Charge: uint64(s.token)}
+	args := limitscripts.AdjustArgs{Rules: b.p.calls(ids, r), Policy: b.p.name, Token: uint64(s.of), Charge: uint64(s.token)}
 	r.grant.addTo(args.Rules, b.p, r.Key)
 	for i := range args.Rules {
 		args.Rules[i].Cost = s.held[i]
 	}
-	var reply luascripts.CancelReply
+	var reply limitscripts.CancelReply
 	for again := true; again; {
 		setLimits(args.Rules, t.limits, t.begin())
 		reply, err = t.store.adjust(ctx, args)

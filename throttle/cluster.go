@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redisclock"
 	"github.com/headwayq/headway/internal/rediserr"
@@ -41,7 +42,7 @@ type clusterStore struct{ redisStore }
 type slotCalls struct{ from, to int }
 
 // slots splits calls where the key changes.
-func slots(calls []luascripts.RuleCall) []slotCalls {
+func slots(calls []limitscripts.RuleCall) []slotCalls {
 	var out []slotCalls
 	for i := range calls {
 		if i > 0 && calls[i].ID == calls[i-1].ID {
@@ -53,7 +54,7 @@ func slots(calls []luascripts.RuleCall) []slotCalls {
 	return out
 }
 
-func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call, by undoer) error {
+func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undoer) error {
 	a := c.AcquireArgs
 	all := slots(a.Rules)
 	base, err := s.clockOf(ctx, a.Rules[0])
@@ -64,21 +65,21 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call, by undoer
 		_, err := s.ask(ctx, c, base, 0)
 		return err
 	}
-	if a.Mode == luascripts.BookLastRule {
+	if a.Mode == limitscripts.BookLastRule {
 		if last := lastRateSlot(a.Rules); last.to > 0 {
 			return s.bookLastRule(ctx, c, last, base, by)
 		}
-		a.Mode = luascripts.Book
+		a.Mode = limitscripts.Book
 	}
-	out := luascripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Left: make([]int, len(a.Rules))}
+	out := limitscripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Left: make([]int, len(a.Rules))}
 	var earliest time.Time // of the grants
 	for n, at := range all {
-		call := luascripts.Call{AcquireArgs: a}
+		call := limitscripts.Call{AcquireArgs: a}
 		call.Rules, call.Mode = a.Rules[at.from:at.to], modeAt(a.Mode, a.Rules[at.to:])
 		if n > 0 {
 			call.Inline = min(a.Inline, max(0, earliest.Add(slack(a.Rules[:at.from])).Sub(out.Now)))
 		}
-		var r luascripts.AcquireReply
+		var r limitscripts.AcquireReply
 		var counted time.Time
 		if counted, err = s.ask(ctx, &call, base, staleSlots); err == nil { // after an error others may write to it still
 			r = call.AcquireReply
@@ -99,10 +100,10 @@ func (s clusterStore) acquire(ctx context.Context, c *luascripts.Call, by undoer
 			earliest = r.At
 		}
 		out = joined(out, r, at, counted)
-		if r.Status == luascripts.Booked || r.Status == luascripts.TooLate {
+		if r.Status == limitscripts.Booked || r.Status == limitscripts.TooLate {
 			leaveLeases(ctx, a, all[n+1:], by)
 		}
-		if r.Status != luascripts.Granted {
+		if r.Status != limitscripts.Granted {
 			break
 		}
 	}
@@ -134,7 +135,7 @@ func atOnce(all []slotCalls, f func(n int, at slotCalls)) {
 }
 
 // clockOf is the clock of the server that has the key of a rule.
-func (s clusterStore) clockOf(ctx context.Context, rule luascripts.RuleCall) (*redisclock.Clock, error) {
+func (s clusterStore) clockOf(ctx context.Context, rule limitscripts.RuleCall) (*redisclock.Clock, error) {
 	on, err := s.coalescer.nodeOf(ctx, rule.Ledger())
 	if err != nil {
 		return nil, err
@@ -144,7 +145,7 @@ func (s clusterStore) clockOf(ctx context.Context, rule luascripts.RuleCall) (*r
 
 // ask asks one slot, whose answer is carried over to the clock base. By its own clock the
 // slot counts a grant at the instant counted. The grant may be acted on for so long at least.
-func (s clusterStore) ask(ctx context.Context, c *luascripts.Call, base *redisclock.Clock, least time.Duration) (counted time.Time, err error) {
+func (s clusterStore) ask(ctx context.Context, c *limitscripts.Call, base *redisclock.Clock, least time.Duration) (counted time.Time, err error) {
 	clock, err := s.clockOf(ctx, c.Rules[0])
 	if err != nil {
 		return counted, err
@@ -169,7 +170,7 @@ func (s clusterStore) ask(ctx context.Context, c *luascripts.Call, base *rediscl
 
 // carriedOver makes the instants of promotions those of a clock that shows to while theirs
 // shows from.
-func carriedOver(promoted []luascripts.Promotion, from, to time.Time) []luascripts.Promotion {
+func carriedOver(promoted []limitscripts.Promotion, from, to time.Time) []limitscripts.Promotion {
 	for i := range promoted {
 		promoted[i].At = promoted[i].At.Add(to.Sub(from))
 	}
@@ -187,47 +188,47 @@ func carryOver(at *time.Time, ahead time.Duration) {
 // line of the widest rate when nothing holds it up. So the slots before that one are
 // asked for a grant, which is given back. The slots behind it hold leases alone, and
 // are asked when the job comes for its grant.
-func modeAt(mode luascripts.Mode, wider []luascripts.RuleCall) luascripts.Mode {
-	if mode == luascripts.Book && slices.ContainsFunc(wider, isRate) {
-		return luascripts.GrantOrBook
+func modeAt(mode limitscripts.Mode, wider []limitscripts.RuleCall) limitscripts.Mode {
+	if mode == limitscripts.Book && slices.ContainsFunc(wider, isRate) {
+		return limitscripts.GrantOrBook
 	}
 	return mode
 }
 
-func isRate(p luascripts.RuleCall) bool { return p.Kind != luascripts.Leases }
+func isRate(p limitscripts.RuleCall) bool { return p.Kind != limitscripts.Leases }
 
 // slotsToUndo is how many of the slots, from the first, have something to give back after the
 // slot n gave this answer. A slot whose answer is lost may have. A call that is repeated in a
 // moment, with the same token and other numbers, finds the grants where they are.
-func slotsToUndo(n int, status luascripts.Status, err error) int {
+func slotsToUndo(n int, status limitscripts.Status, err error) int {
 	switch {
 	case err != nil && n > 0:
 		return n + 1
-	case err != nil, status == luascripts.Granted, status == luascripts.NotCovered, status == luascripts.Outdated:
+	case err != nil, status == limitscripts.Granted, status == limitscripts.NotCovered, status == limitscripts.Outdated:
 		return 0
 	}
 	return n
 }
 
 // joined adds the answer of one slot to those before.
-func joined(out, r luascripts.AcquireReply, at slotCalls, counted time.Time) luascripts.AcquireReply {
+func joined(out, r limitscripts.AcquireReply, at slotCalls, counted time.Time) limitscripts.AcquireReply {
 	out.Status, out.Rule, out.Now, out.Version = r.Status, 0, r.Now, r.Version
-	if r.Status != luascripts.Granted || r.Local.Start.After(out.Local.Start) {
+	if r.Status != limitscripts.Granted || r.Local.Start.After(out.Local.Start) {
 		out.Local.Start = r.Local.Start
 	}
-	if r.Status != luascripts.Granted || out.Local.Until.IsZero() || r.Local.Until.Before(out.Local.Until) {
+	if r.Status != limitscripts.Granted || out.Local.Until.IsZero() || r.Local.Until.Before(out.Local.Until) {
 		out.Local.Until = r.Local.Until
 	}
 	if r.Rule > 0 {
 		out.Rule = at.from + r.Rule
 	}
-	if r.At.After(out.At) || r.Status != luascripts.Granted {
+	if r.At.After(out.At) || r.Status != limitscripts.Granted {
 		out.At = r.At
 	}
 	if r.From.After(out.From) {
 		out.From = r.From
 	}
-	if out.Promised.IsZero() || r.Status != luascripts.Granted && !r.Promised.IsZero() {
+	if out.Promised.IsZero() || r.Status != limitscripts.Granted && !r.Promised.IsZero() {
 		out.Promised = r.Promised
 	}
 	out.Fence = max(out.Fence, r.Fence)
@@ -241,7 +242,7 @@ func joined(out, r luascripts.AcquireReply, at slotCalls, counted time.Time) lua
 }
 
 // moved counts the rules of promotions as the whole call does.
-func moved(promoted []luascripts.Promotion, at slotCalls) []luascripts.Promotion {
+func moved(promoted []limitscripts.Promotion, at slotCalls) []limitscripts.Promotion {
 	for i := range promoted {
 		promoted[i].Rule += at.from
 	}
@@ -253,15 +254,15 @@ func moved(promoted []luascripts.Promotion, at slotCalls) []luascripts.Promotion
 // a lease is promised the end of one, and all behind it would be told to come after that. But most leases
 // are given back long before they end. The line for them keeps the order of those who wait there, and a job that comes later
 // may go first on a narrower key.
-func awayUntil(asked []luascripts.RuleCall, r luascripts.AcquireReply) time.Time {
-	if r.Status != luascripts.Booked || r.Rule == 0 || !isRate(asked[r.Rule-1]) {
+func awayUntil(asked []limitscripts.RuleCall, r limitscripts.AcquireReply) time.Time {
+	if r.Status != limitscripts.Booked || r.Rule == 0 || !isRate(asked[r.Rule-1]) {
 		return time.Time{}
 	}
 	return r.At
 }
 
 // shownBy is an instant of the clock base by the clock of the server that has the key of a rule.
-func (s clusterStore) shownBy(ctx context.Context, rule luascripts.RuleCall, at time.Time, base *redisclock.Clock) time.Time {
+func (s clusterStore) shownBy(ctx context.Context, rule limitscripts.RuleCall, at time.Time, base *redisclock.Clock) time.Time {
 	if clock, err := s.clockOf(ctx, rule); err == nil {
 		carryOver(&at, clock.Ahead(base))
 	}
@@ -270,17 +271,17 @@ func (s clusterStore) shownBy(ctx context.Context, rule luascripts.RuleCall, at 
 
 // leaveLeases takes a job that waits elsewhere out of the lines for leases in other slots. A free lease
 // would be kept for it there for a second, and nobody else get it.
-func leaveLeases(ctx context.Context, a luascripts.AcquireArgs, wider []slotCalls, by undoer) {
+func leaveLeases(ctx context.Context, a limitscripts.AcquireArgs, wider []slotCalls, by undoer) {
 	for _, at := range wider {
-		if a.Job != "" && a.Rules[at.from].Kind == luascripts.Leases {
+		if a.Job != "" && a.Rules[at.from].Kind == limitscripts.Leases {
 			by.undo(ctx, slotGrant{at: at, job: a.Job}) // there is no grant
 		}
 	}
 }
 
 // cancel gives back in all slots.
-func (s clusterStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
-	return inAllSlots(a.Rules, func(n int, at slotCalls) (luascripts.CancelReply, error) {
+func (s clusterStore) cancel(ctx context.Context, a limitscripts.CancelArgs) (limitscripts.CancelReply, error) {
+	return inAllSlots(a.Rules, func(n int, at slotCalls) (limitscripts.CancelReply, error) {
 		call := a
 		call.Rules = a.Rules[at.from:at.to]
 		call.Back = a.Back && n == 0 // it comes back by the narrowest key
@@ -290,12 +291,12 @@ func (s clusterStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luas
 
 // adjust corrects a charge in all slots. Also beside an error the answer says what was spent where a server answered: a slot
 // does not say it again.
-func (s clusterStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error) {
-	return inAllSlots(a.Rules, func(_ int, at slotCalls) (luascripts.CancelReply, error) {
+func (s clusterStore) adjust(ctx context.Context, a limitscripts.AdjustArgs) (limitscripts.CancelReply, error) {
+	return inAllSlots(a.Rules, func(_ int, at slotCalls) (limitscripts.CancelReply, error) {
 		call := a
 		call.Rules = a.Rules[at.from:at.to]
-		if !slices.ContainsFunc(call.Rules, func(r luascripts.RuleCall) bool { return r.Cost != 0 }) {
-			return luascripts.CancelReply{Status: luascripts.Granted, Spent: make([]int, at.to-at.from)}, nil // its server may be away
+		if !slices.ContainsFunc(call.Rules, func(r limitscripts.RuleCall) bool { return r.Cost != 0 }) {
+			return limitscripts.CancelReply{Status: limitscripts.Granted, Spent: make([]int, at.to-at.from)}, nil // its server may be away
 		}
 		r, err := s.redisStore.adjust(ctx, call)
 		if err != nil || r.Spent == nil { // this slot has done it before, or it is not known what it did
@@ -307,11 +308,11 @@ func (s clusterStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luas
 
 // inAllSlots makes one call in all slots at the same time: a server that is silent for as long as the context lasts must not
 // keep the others from being asked. A status for which the call is repeated goes before an error, so that it is repeated.
-func inAllSlots(calls []luascripts.RuleCall, call func(n int, at slotCalls) (luascripts.CancelReply, error)) (luascripts.CancelReply, error) {
+func inAllSlots(calls []limitscripts.RuleCall, call func(n int, at slotCalls) (limitscripts.CancelReply, error)) (limitscripts.CancelReply, error) {
 	all := slots(calls)
-	replies, errs := make([]luascripts.CancelReply, len(all)), make([]error, len(all))
+	replies, errs := make([]limitscripts.CancelReply, len(all)), make([]error, len(all))
 	atOnce(all, func(n int, at slotCalls) { replies[n], errs[n] = call(n, at) })
-	out := luascripts.CancelReply{Status: replies[0].Status}
+	out := limitscripts.CancelReply{Status: replies[0].Status}
 	fault := false
 	for n, at := range all {
 		r := replies[n]
@@ -319,7 +320,7 @@ func inAllSlots(calls []luascripts.RuleCall, call func(n int, at slotCalls) (lua
 		if errs[n] != nil {
 			continue
 		}
-		if r.Status > luascripts.Withdrawn && !fault {
+		if r.Status > limitscripts.Withdrawn && !fault {
 			fault = true
 			out.Status, out.Rule, out.Version = r.Status, r.Rule+at.from, r.Version
 		}
@@ -353,7 +354,7 @@ func slotsError(errs []error) error {
 
 // close closes the key of one rule. In the slots before, the job keeps no place
 // until it comes again.
-func (s clusterStore) close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error) {
+func (s clusterStore) close(ctx context.Context, a limitscripts.CloseArgs) (limitscripts.CloseReply, error) {
 	var at slotCalls
 	for _, at = range slots(a.Rules) {
 		if a.Rule <= at.to {
@@ -372,20 +373,20 @@ func (s clusterStore) close(ctx context.Context, a luascripts.CloseArgs) (luascr
 // refresh asks about each slot of each booking, all in one pipeline for each node.
 // The job waits for the slot that lets it wait longest. Their servers answer at about the
 // same time, each by its own clock.
-func (s clusterStore) refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply {
-	var calls []luascripts.RefreshArgs
+func (s clusterStore) refresh(ctx context.Context, bookings []limitscripts.RefreshArgs) []limitscripts.RefreshReply {
+	var calls []limitscripts.RefreshArgs
 	var of []int // the booking of each call
 	var where []slotCalls
 	for i, b := range bookings {
 		for _, at := range slots(b.Rules) {
-			calls = append(calls, luascripts.RefreshArgs{
+			calls = append(calls, limitscripts.RefreshArgs{
 				Rules: b.Rules[at.from:at.to], Policy: b.Policy, Job: b.Job, HoldAfterFailover: b.HoldAfterFailover,
 			})
 			of, where = append(of, i), append(where, at)
 		}
 	}
-	fails := func(r luascripts.RefreshReply) bool { return r.Err != nil || r.Status > luascripts.Withdrawn }
-	out := make([]luascripts.RefreshReply, len(bookings))
+	fails := func(r limitscripts.RefreshReply) bool { return r.Err != nil || r.Status > limitscripts.Withdrawn }
+	out := make([]limitscripts.RefreshReply, len(bookings))
 	for n, r := range s.redisStore.refresh(ctx, calls) {
 		r.Promoted = moved(r.Promoted, where[n])
 		if r.Rule > 0 {
@@ -397,7 +398,7 @@ func (s clusterStore) refresh(ctx context.Context, bookings []luascripts.Refresh
 			continue
 		}
 		kept, other := *o, r
-		longer := r.Status == luascripts.Booked && (o.Status != luascripts.Booked || r.At.Sub(r.Now) >= o.At.Sub(o.Now))
+		longer := r.Status == limitscripts.Booked && (o.Status != limitscripts.Booked || r.At.Sub(r.Now) >= o.At.Sub(o.Now))
 		if !fails(kept) && (fails(r) || longer) {
 			kept, other = r, *o
 		}
@@ -411,10 +412,10 @@ func (s clusterStore) refresh(ctx context.Context, bookings []luascripts.Refresh
 }
 
 // lastRateSlot is the slot of the widest rate, empty when there is no rate.
-func lastRateSlot(calls []luascripts.RuleCall) slotCalls {
+func lastRateSlot(calls []limitscripts.RuleCall) slotCalls {
 	var last slotCalls
 	for _, at := range slots(calls) {
-		if calls[at.from].Kind != luascripts.Leases {
+		if calls[at.from].Kind != limitscripts.Leases {
 			last = at
 		}
 	}
@@ -423,27 +424,27 @@ func lastRateSlot(calls []luascripts.RuleCall) slotCalls {
 
 // bookLastRule books in one slot. The other slots are peeked at before, so that most
 // jobs that are refused leave nothing behind.
-func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last slotCalls, base *redisclock.Clock, by undoer) error {
+func (s clusterStore) bookLastRule(ctx context.Context, c *limitscripts.Call, last slotCalls, base *redisclock.Clock, by undoer) error {
 	a := c.AcquireArgs
 	at, rule, fault, err := s.admittedBy(ctx, a.Rules, last, base)
-	if err != nil || fault.Status != luascripts.Refused {
+	if err != nil || fault.Status != limitscripts.Refused {
 		c.AcquireReply = fault
 		return err
 	}
-	call := luascripts.Call{AcquireArgs: a}
+	call := limitscripts.Call{AcquireArgs: a}
 	call.Rules = a.Rules[last.from:last.to]
 	counted, err := s.ask(ctx, &call, base, staleSlots)
 	if err != nil {
 		return err // others may write to the call still
 	}
-	none := luascripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Left: make([]int, len(a.Rules))}
+	none := limitscripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Left: make([]int, len(a.Rules))}
 	out := joined(none, call.AcquireReply, last, counted)
-	if out.Status == luascripts.Booked && out.Promised.IsZero() && at.After(out.At) {
+	if out.Status == limitscripts.Booked && out.Promised.IsZero() && at.After(out.At) {
 		by.undo(ctx, slotGrant{at: last, job: a.Job}) // there is only a place, and no grant
-		out.Status, out.Rule, out.At = luascripts.Refused, rule, at
+		out.Status, out.Rule, out.At = limitscripts.Refused, rule, at
 	}
-	if out.Status == luascripts.Refused && a.MaxWait >= 0 && out.At.After(out.Now.Add(a.MaxWait)) {
-		out.Status = luascripts.TooLate
+	if out.Status == limitscripts.Refused && a.MaxWait >= 0 && out.At.After(out.Now.Add(a.MaxWait)) {
+		out.Status = limitscripts.TooLate
 	}
 	c.AcquireReply = out
 	return nil
@@ -452,8 +453,8 @@ func (s clusterStore) bookLastRule(ctx context.Context, c *luascripts.Call, last
 // admittedBy is when all rules outside of one slot would admit a new job, and which
 // rule is the last of them, counted from 1. Otherwise it is the status of a rule
 // that can't be decided about.
-func (s clusterStore) admittedBy(ctx context.Context, calls []luascripts.RuleCall, but slotCalls,
-	base *redisclock.Clock) (at time.Time, by int, fault luascripts.AcquireReply, _ error) {
+func (s clusterStore) admittedBy(ctx context.Context, calls []limitscripts.RuleCall, but slotCalls,
+	base *redisclock.Clock) (at time.Time, by int, fault limitscripts.AcquireReply, _ error) {
 	for i := range calls {
 		p := &calls[i]
 		if i >= but.from && i < but.to {
@@ -464,7 +465,7 @@ func (s clusterStore) admittedBy(ctx context.Context, calls []luascripts.RuleCal
 			return at, by, fault, err
 		}
 		began := time.Now()
-		r, err := s.peek(ctx, p.LimitKeys, luascripts.PeekArgs{Numbers: p.Numbers, Cost: p.Cost, Closed: p.Closed})
+		r, err := s.peek(ctx, p.LimitKeys, limitscripts.PeekArgs{Numbers: p.Numbers, Cost: p.Cost, Closed: p.Closed})
 		if err != nil {
 			return at, by, fault, err
 		}
@@ -473,11 +474,11 @@ func (s clusterStore) admittedBy(ctx context.Context, calls []luascripts.RuleCal
 		for _, at := range []*time.Time{&r.Now, &r.Next, &r.Closed} {
 			carryOver(at, d)
 		}
-		if r.Status != luascripts.Granted {
-			return at, by, luascripts.AcquireReply{Status: r.Status, Rule: i + 1, Now: r.Now, Version: r.Version}, nil
+		if r.Status != limitscripts.Granted {
+			return at, by, limitscripts.AcquireReply{Status: r.Status, Rule: i + 1, Now: r.Now, Version: r.Version}, nil
 		}
 		admits := r.Next
-		if p.Kind == luascripts.Leases {
+		if p.Kind == limitscripts.Leases {
 			admits = r.Closed
 		}
 		if admits.After(at) {

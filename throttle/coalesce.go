@@ -14,6 +14,7 @@ import (
 
 	"github.com/headwayq/headway/internal/coalesce"
 	"github.com/headwayq/headway/internal/giveback"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redisclock"
 	"github.com/headwayq/headway/internal/rediserr"
@@ -32,7 +33,7 @@ import (
 // sent, the caller takes it back like any lost one.
 type coalescer struct {
 	rdb       redis.UniversalClient
-	way       coalesce.Transport[*luascripts.Call]
+	way       coalesce.Transport[*limitscripts.Call]
 	scattered atomic.Bool // the keys are on servers that we don't know: each call goes by itself
 
 	sole    *node                // the one server that has all keys
@@ -45,7 +46,7 @@ type coalescer struct {
 
 // node is a server of which a client's calls are answered.
 type node struct {
-	*coalesce.Batcher[*luascripts.Call]
+	*coalesce.Batcher[*limitscripts.Call]
 	clock redisclock.Clock
 }
 
@@ -60,9 +61,9 @@ const nodesMax = 1024
 
 func newCoalescer(rdb redis.UniversalClient, scattered bool) *coalescer {
 	m := &coalescer{rdb: rdb, late: giveback.New(withdrawTimeout, whatGiveBackErrorMeans, nil)}
-	m.way = coalesce.Transport[*luascripts.Call]{
+	m.way = coalesce.Transport[*limitscripts.Call]{
 		Alone: m.send, Together: m.sendTogether, Patience: coalesce.PatienceDefault, Few: batchLeast,
-		Weight: func(c *luascripts.Call) int { return weightOf(&c.AcquireArgs) }, Most: luascripts.CallsMax,
+		Weight: func(c *limitscripts.Call) int { return weightOf(&c.AcquireArgs) }, Most: limitscripts.CallsMax,
 	}
 	m.sole = m.newNode()
 	// a client that a program has wrapped is called through its wrapper
@@ -73,7 +74,7 @@ func newCoalescer(rdb redis.UniversalClient, scattered bool) *coalescer {
 
 // acquire answers c. After an error the call may be under way still: c is not to be
 // used again.
-func (m *coalescer) acquire(ctx context.Context, c *luascripts.Call) error {
+func (m *coalescer) acquire(ctx context.Context, c *limitscripts.Call) error {
 	if len(c.Known) > 0 {
 		err := m.send(ctx, c)
 		if rediserr.Of(err) == rediserr.CrossSlot {
@@ -92,7 +93,7 @@ func (m *coalescer) acquire(ctx context.Context, c *luascripts.Call) error {
 	if err := to.Do(ctx, c); err != nil {
 		return err
 	}
-	if errors.Is(c.Err, luascripts.ErrRetrySingly) {
+	if errors.Is(c.Err, limitscripts.ErrRetrySingly) {
 		return m.send(ctx, c)
 	}
 	return c.Err
@@ -100,10 +101,10 @@ func (m *coalescer) acquire(ctx context.Context, c *luascripts.Call) error {
 
 // weightOf is how much of one script's work a call is: 1 for a rule, and more for many
 // permits that are recorded one by one.
-func weightOf(a *luascripts.AcquireArgs) int {
+func weightOf(a *limitscripts.AcquireArgs) int {
 	w := len(a.Rules)
 	for i := range a.Rules {
-		if a.Rules[i].Kind == luascripts.Sliding {
+		if a.Rules[i].Kind == limitscripts.Sliding {
 			w += a.Rules[i].Cost / 128
 		}
 	}
@@ -152,14 +153,14 @@ func (m *coalescer) forgetIdle(but string) {
 }
 
 // send sends a call by itself.
-func (m *coalescer) send(ctx context.Context, c *luascripts.Call) error {
-	c.AcquireReply, c.Err = luascripts.Acquire(ctx, m.rdb, c.AcquireArgs)
+func (m *coalescer) send(ctx context.Context, c *limitscripts.Call) error {
+	c.AcquireReply, c.Err = limitscripts.Acquire(ctx, m.rdb, c.AcquireArgs)
 	return c.Err
 }
 
 // sendTogether is [sendMany], and notes that keys are on servers that the client does
 // not show.
-func (m *coalescer) sendTogether(ctx context.Context, calls []*luascripts.Call) error {
+func (m *coalescer) sendTogether(ctx context.Context, calls []*limitscripts.Call) error {
 	err := sendMany(ctx, m.rdb, calls)
 	if rediserr.Of(err) == rediserr.CrossSlot {
 		m.scattered.Store(true)
@@ -172,18 +173,18 @@ func (m *coalescer) sendTogether(ctx context.Context, calls []*luascripts.Call) 
 // already, and not where Redis can't be reached. Then each call has its own error:
 // ErrRetrySingly where it has to be sent by itself. The result is the error of all
 // of them, or the first that was not an answer of Redis.
-func sendMany(ctx context.Context, rdb redis.UniversalClient, calls []*luascripts.Call) error {
+func sendMany(ctx context.Context, rdb redis.UniversalClient, calls []*limitscripts.Call) error {
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		return sendSlots(ctx, cluster, calls)
 	}
-	err := luascripts.AcquireMany(ctx, rdb, calls)
+	err := limitscripts.AcquireMany(ctx, rdb, calls)
 	if err != nil && ctx.Err() == nil && rediserr.Of(err) == rediserr.Lost {
-		err = luascripts.AcquireMany(ctx, rdb, calls)
+		err = limitscripts.AcquireMany(ctx, rdb, calls)
 	}
 	if err != nil {
 		each := err
 		if rediserr.Of(err) == rediserr.CrossSlot { // a Cluster that its client does not show
-			each = luascripts.ErrRetrySingly
+			each = limitscripts.ErrRetrySingly
 		}
 		for _, c := range calls {
 			c.Err = each
@@ -194,23 +195,23 @@ func sendMany(ctx context.Context, rdb redis.UniversalClient, calls []*luascript
 
 // sendSlots is [sendMany] on Redis Cluster. An error that a node answered may be
 // about keys that have moved: go-redis finds them when the call is sent by itself.
-func sendSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luascripts.Call) (silent error) {
-	luascripts.AcquireSlots(ctx, cluster, calls)
-	var lost []*luascripts.Call
+func sendSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*limitscripts.Call) (silent error) {
+	limitscripts.AcquireSlots(ctx, cluster, calls)
+	var lost []*limitscripts.Call
 	for _, c := range calls {
 		if c.Err != nil && ctx.Err() == nil && rediserr.Of(c.Err) == rediserr.Lost && !unreplicated(c) {
 			lost = append(lost, c)
 		}
 	}
 	if len(lost) > 0 {
-		luascripts.AcquireSlots(ctx, cluster, lost)
+		limitscripts.AcquireSlots(ctx, cluster, lost)
 	}
 	for _, c := range calls {
 		switch {
 		case c.Err == nil, unreplicated(c):
 		case rediserr.Of(c.Err).Answered():
-			c.Err = luascripts.ErrRetrySingly
-		case silent == nil && !errors.Is(c.Err, luascripts.ErrRetrySingly):
+			c.Err = limitscripts.ErrRetrySingly
+		case silent == nil && !errors.Is(c.Err, limitscripts.ErrRetrySingly):
 			silent = c.Err
 		}
 	}
@@ -218,7 +219,7 @@ func sendSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*luasc
 }
 
 // unreplicated says that a call was answered by a server that waited for its replicas in vain.
-func unreplicated(c *luascripts.Call) bool {
+func unreplicated(c *limitscripts.Call) bool {
 	_, is := errors.AsType[*luascripts.NotReplicatedError](c.Err)
 	return is
 }

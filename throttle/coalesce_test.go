@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
@@ -128,7 +128,7 @@ func TestConcurrentAcquiresAreCoalesced(t *testing.T) {
 	if got := wideGranted.Load(); got != 7 {
 		t.Errorf("%d granted under 7/1h, want 7", got)
 	}
-	want := int64(2 + (2*n-2+luascripts.CallsMax-1)/luascripts.CallsMax)
+	want := int64(2 + (2*n-2+limitscripts.CallsMax-1)/limitscripts.CallsMax)
 	if got := held.calls.Load(); got != want {
 		t.Errorf("%d script calls for %d acquires, want %d", got, 2*n, want)
 	}
@@ -370,9 +370,9 @@ func TestCoalescedCallersHearOfASilentRedisInTime(t *testing.T) {
 		})
 		return time.Duration(most.Load())
 	}
-	rule := luascripts.RuleCall{LimitKeys: luascripts.NewLimitKeys("hw", "sms", key), Numbers: luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1000, Window: time.Minute}, Cost: 1}
+	rule := limitscripts.RuleCall{LimitKeys: limitscripts.NewLimitKeys("hw", "sms", key), Numbers: limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1000, Window: time.Minute}, Cost: 1}
 	direct := slowest(func(i int) error {
-		_, err := luascripts.Acquire(t.Context(), rdb, luascripts.AcquireArgs{Rules: []luascripts.RuleCall{rule}, Token: uint64(i + 1), MaxWait: -1})
+		_, err := limitscripts.Acquire(t.Context(), rdb, limitscripts.AcquireArgs{Rules: []limitscripts.RuleCall{rule}, Token: uint64(i + 1), MaxWait: -1})
 		return err
 	})
 	merged := slowest(func(int) error {

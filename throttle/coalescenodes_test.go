@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // silent is a Redis that does not answer for an hour.
@@ -33,9 +33,9 @@ func testNodesThatAreGone(t *testing.T) {
 	busy := m.nodeAt("busy:6379")
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	call := &luascripts.Call{AcquireArgs: luascripts.AcquireArgs{MaxWait: -1, Token: 1, Rules: []luascripts.RuleCall{{
-		LimitKeys: luascripts.NewLimitKeys("hw", "sms", "1"),
-		Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1, Window: time.Minute}, Cost: 1,
+	call := &limitscripts.Call{AcquireArgs: limitscripts.AcquireArgs{MaxWait: -1, Token: 1, Rules: []limitscripts.RuleCall{{
+		LimitKeys: limitscripts.NewLimitKeys("hw", "sms", "1"),
+		Numbers:   limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}, Cost: 1,
 	}}}}
 	wg.Go(func() { _ = busy.Do(t.Context(), call) }) // for an hour of the bubble
 	synctest.Wait()

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -78,7 +78,7 @@ func TestValidateRule(t *testing.T) {
 // is called like the queue.
 func TestNamesOfAQueuesKeysAreReserved(t *testing.T) {
 	t.Parallel()
-	keys := reflect.ValueOf(luascripts.NewQueueKeys("hw", "q"))
+	keys := reflect.ValueOf(queuescripts.NewQueueKeys("hw", "q"))
 	found := 0
 	for _, key := range keys.Fields() {
 		own, ok := strings.CutPrefix(key.String(), "hw:{q}:")

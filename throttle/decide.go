@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle/gate"
@@ -28,7 +29,7 @@ const (
 // acquisition is one request on its way to its decision.
 type acquisition struct {
 	p    *Policy
-	mode luascripts.Mode
+	mode limitscripts.Mode
 	r    Request
 	d    Decision
 
@@ -37,7 +38,7 @@ type acquisition struct {
 
 // decide answers a request: it checks the request, asks Redis or the fallback by the
 // limits in force, and counts the answer. A grant that the request had before is forgotten.
-func decide(ctx context.Context, p *Policy, mode luascripts.Mode, r Request) (Decision, error) {
+func decide(ctx context.Context, p *Policy, mode limitscripts.Mode, r Request) (Decision, error) {
 	r.grant, r.made = grant{}, fromStore
 	if r.Token == 0 {
 		r.Token = NewToken()
@@ -95,7 +96,7 @@ func (a *acquisition) withdrawn() error { return fmt.Errorf("%w: rule %q", ErrWi
 // ask asks a store until it decides, and reads its reply. It asks again when a limit that was sent is not in force any more, when
 // another limit is stored than the one that was assumed, and when the store's clock is in none of the windows that were sent.
 func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
-	c := calls.Get().(*luascripts.Call)
+	c := calls.Get().(*limitscripts.Call)
 	a.fill(c)
 	for again := true; again; {
 		t.began = time.Now()
@@ -121,7 +122,7 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 		if err == nil { // after an error others may work on the call still
 			said = answer{c.Status, c.Rule, c.Version, c.Now}
 		}
-		if t.assumed != nil && (said.status == luascripts.Outdated || err != nil && rediserr.Of(err).Answered()) {
+		if t.assumed != nil && (said.status == limitscripts.Outdated || err != nil && rediserr.Of(err).Answered()) {
 			if err := t.readLimitsAgain(ctx, a.p, said.rule); err != nil {
 				return err
 			}
@@ -168,20 +169,20 @@ func (a *acquisition) undo(ctx context.Context, g slotGrant) {
 }
 
 // calls keeps calls that were answered, to be used again. One that failed may be under way still.
-var calls = sync.Pool{New: func() any { return &luascripts.Call{} }}
+var calls = sync.Pool{New: func() any { return &limitscripts.Call{} }}
 
 // freeCall lets a call be used for another, with the memory of its rules. It keeps no keys.
-func freeCall(c *luascripts.Call) {
+func freeCall(c *limitscripts.Call) {
 	rules := c.Rules
 	clear(rules)
-	*c = luascripts.Call{}
+	*c = limitscripts.Call{}
 	c.Rules = rules[:0]
 	calls.Put(c)
 }
 
 // fill prepares c to ask for the request. It uses the memory of c.Rules again. Numbers and gates are put in later,
 // when the store's clock is known.
-func (a *acquisition) fill(c *luascripts.Call) {
+func (a *acquisition) fill(c *limitscripts.Call) {
 	p, r := a.p, &a.r
 	longest, inline := time.Duration(-1), p.cfg.InlineWait // -1: any wait; in a request that is 0
 	if r.MaxWait != 0 {
@@ -193,10 +194,10 @@ func (a *acquisition) fill(c *luascripts.Call) {
 	ruleCalls := c.Rules[:0]
 	for i, l := range p.rules {
 		of := r.keyCost(i)
-		ruleCalls = append(ruleCalls, luascripts.RuleCall{LimitKeys: l.names.Of(l.ID(of.Key)), Cost: of.Cost})
+		ruleCalls = append(ruleCalls, limitscripts.RuleCall{LimitKeys: l.names.Of(l.ID(of.Key)), Cost: of.Cost})
 	}
 	p.oneKey.mark(ruleCalls)
-	c.AcquireArgs = luascripts.AcquireArgs{
+	c.AcquireArgs = limitscripts.AcquireArgs{
 		Rules: ruleCalls, Policy: p.name, Token: uint64(r.Token), Job: r.Job,
 		Mode: a.mode, Inline: inline, MaxWait: longest, WantLeft: r.wantLeft, HoldAfterFailover: p.cfg.HoldAfterFailover,
 		Durable: luascripts.Durability{Replicas: p.cfg.Replicas, Within: p.cfg.ReplicasWithin}, Templates: &p.templates,
@@ -204,11 +205,11 @@ func (a *acquisition) fill(c *luascripts.Call) {
 }
 
 // read makes a store's reply, which is no fault, the decision.
-func (a *acquisition) read(reply *luascripts.AcquireReply, limits []limitInForce, when roundTripTimes) error {
+func (a *acquisition) read(reply *limitscripts.AcquireReply, limits []limitInForce, when roundTripTimes) error {
 	rules, r, d := a.p.rules, &a.r, &a.d
 	d.Rule = rules.decidedBy(reply, r.Gates)
-	d.Granted, d.Refused = reply.Status == luascripts.Granted, reply.Status == luascripts.Refused
-	d.Gated = reply.Status == luascripts.Booked && reply.Rule == 0
+	d.Granted, d.Refused = reply.Status == limitscripts.Granted, reply.Status == limitscripts.Refused
+	d.Gated = reply.Status == limitscripts.Booked && reply.Rule == 0
 	d.At, d.From, d.Now, d.Promised, d.Fence = reply.At, reply.From, reply.Now, reply.Promised, reply.Fence
 	d.grant.limits = limits
 	if len(reply.Promoted) > 0 { // few calls promote a job: the others need no ids
@@ -219,12 +220,12 @@ func (a *acquisition) read(reply *luascripts.AcquireReply, limits []limitInForce
 		d.Left = reply.Left
 	}
 	switch reply.Status {
-	case luascripts.Granted:
+	case limitscripts.Granted:
 		d.grant.fromReply(a.p, r.Key, reply)
-	case luascripts.TooLate:
+	case limitscripts.TooLate:
 		at := openedAt(r.Gates, d.At) // the lease of a slot may end when a gate is closed
 		return &TooLateError{Rule: d.Rule, At: at, Wait: at.Sub(d.Now), MaxWait: r.MaxWait}
-	case luascripts.Withdrawn:
+	case limitscripts.Withdrawn:
 		return a.withdrawn()
 	}
 	return nil
@@ -359,10 +360,10 @@ func (a *assumedLimits) limits() []limitInForce {
 }
 
 // toCheck is what Redis is to compare.
-func (a *assumedLimits) toCheck() []luascripts.KnownLimit {
-	asked := make([]luascripts.KnownLimit, len(a.rules))
+func (a *assumedLimits) toCheck() []limitscripts.KnownLimit {
+	asked := make([]limitscripts.KnownLimit, len(a.rules))
 	for i, l := range a.rules {
-		asked[i] = luascripts.KnownLimit{Prefix: l.cfg.Prefix, Rule: l.rule, Version: a.known[i].version, Closing: a.known[i].closing}
+		asked[i] = limitscripts.KnownLimit{Prefix: l.cfg.Prefix, Rule: l.rule, Version: a.known[i].version, Closing: a.known[i].closing}
 	}
 	return asked
 }
@@ -396,16 +397,16 @@ func (a *assumedLimits) end(ctx context.Context, began time.Time, err error) {
 }
 
 // fromReply takes in the reply that is the grant.
-func (g *grant) fromReply(p *Policy, key string, r *luascripts.AcquireReply) {
+func (g *grant) fromReply(p *Policy, key string, r *limitscripts.AcquireReply) {
 	g.worth, g.by, g.key, g.at, g.each = r.Worth, p, key, r.At, r.Each
 }
 
 // decidedBy names the rule that decided, or the gate.
-func (rs ruleSet) decidedBy(reply *luascripts.AcquireReply, gates []gate.InZone) string {
+func (rs ruleSet) decidedBy(reply *limitscripts.AcquireReply, gates []gate.InZone) string {
 	switch {
 	case reply.Rule > 0 && reply.Rule <= len(rs):
 		return rs[reply.Rule-1].rule
-	case reply.Status == luascripts.Granted || len(gates) == 0:
+	case reply.Status == limitscripts.Granted || len(gates) == 0:
 		return rs[0].rule
 	}
 	return closedGate(gates, reply.Now, reply.At)
@@ -413,7 +414,7 @@ func (rs ruleSet) decidedBy(reply *luascripts.AcquireReply, gates []gate.InZone)
 
 // promotions translates a store's reply about keys, which are given as they stand in
 // Redis, by rule. It wakes those of the jobs that wait in this process.
-func (rs ruleSet) promotions(answered []luascripts.Promotion, ids []string, now time.Time) []Promotion {
+func (rs ruleSet) promotions(answered []limitscripts.Promotion, ids []string, now time.Time) []Promotion {
 	var out []Promotion
 	for _, t := range answered {
 		if t.Rule < 1 || t.Rule > len(rs) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/rediserr"
 )
 
@@ -156,7 +156,7 @@ func (e *unavailableError) Unwrap() []error {
 
 // fault translates what a script call about several rules came back with; rule is
 // the one that it stumbled over, from 1.
-func (rs ruleSet) fault(ctx context.Context, op string, rule int, status luascripts.Status, err error) error {
+func (rs ruleSet) fault(ctx context.Context, op string, rule int, status limitscripts.Status, err error) error {
 	if rule < 1 || rule > len(rs) {
 		rule = 1
 	}
@@ -165,12 +165,12 @@ func (rs ruleSet) fault(ctx context.Context, op string, rule int, status luascri
 
 // fault translates what a script call came back with; no error type of the
 // Redis client leaves this package.
-func (l *Limiter) fault(ctx context.Context, op string, status luascripts.Status, err error) error {
+func (l *Limiter) fault(ctx context.Context, op string, status limitscripts.Status, err error) error {
 	if err == nil {
 		switch status {
-		case luascripts.NewerSchema:
+		case limitscripts.NewerSchema:
 			return fmt.Errorf("%w: rule %q", ErrSchema, l.rule)
-		case luascripts.Corrupt:
+		case limitscripts.Corrupt:
 			return fmt.Errorf("%w: rule %q", ErrCorrupt, l.rule)
 		}
 		return nil

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // unavailablePause is how long Redis is not asked after it did not answer.
@@ -218,12 +218,12 @@ func (f *fallback) withoutRedis(ctx context.Context, a *acquisition) (err error)
 
 // decideAfterLateAnswers decides for a caller that does not wait, when Redis answers again and again, and too late. That is a Redis that is
 // unavailable to it. Others ask Redis all the same.
-func decideAfterLateAnswers(ctx context.Context, p *Policy, mode luascripts.Mode, r Request) (Decision, error) {
+func decideAfterLateAnswers(ctx context.Context, p *Policy, mode limitscripts.Mode, r Request) (Decision, error) {
 	return decideWithoutAnswer(ctx, p, mode, r, &unavailableError{Op: "acquire", Reason: lateAnswers, answered: true})
 }
 
 // decideWithoutAnswer decides for a caller that has no answer of Redis to go by, and has an error in its place. It asks nobody.
-func decideWithoutAnswer(ctx context.Context, p *Policy, mode luascripts.Mode, r Request, err error) (Decision, error) {
+func decideWithoutAnswer(ctx context.Context, p *Policy, mode limitscripts.Mode, r Request, err error) (Decision, error) {
 	r.grant, r.made = grant{}, fromStore
 	a := &acquisition{p: p, mode: mode, r: r}
 	a.begin()
@@ -255,7 +255,7 @@ func (a *acquisition) failOpen(ctx context.Context) error {
 	}
 	if at.After(now) {
 		d.Granted, d.At, d.start, d.Rule = false, at, at, closed
-		d.Refused = a.mode == luascripts.Try || a.mode == luascripts.BookLastRule
+		d.Refused = a.mode == limitscripts.Try || a.mode == limitscripts.BookLastRule
 		if r.MaxWait != 0 && at.Sub(now) > max(0, r.MaxWait) {
 			return &TooLateError{Rule: d.Rule, At: at, Wait: at.Sub(now), MaxWait: r.MaxWait}
 		}
@@ -283,7 +283,7 @@ func (a *acquisition) inShadow(ctx context.Context) error {
 		d.At, d.Now, d.start = now, now, now
 		return nil
 	}
-	asked := acquisition{p: a.p, mode: luascripts.Try, r: *r}
+	asked := acquisition{p: a.p, mode: limitscripts.Try, r: *r}
 	asked.r.MaxWait = 0 // the answer must not depend on it
 	err := a.p.fallback.decide(ctx, &asked)
 	*d = asked.d

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/event"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // lease is what a grant holds by one rule that limits how many run at once.
@@ -54,10 +54,10 @@ func leaseRule(p *Policy, d *Decision) string {
 }
 
 // keys are those that the lease stands in.
-func (s *lease) keys() luascripts.LimitKeys { return s.limiter.names.Of(s.limiter.ID(s.key)) }
+func (s *lease) keys() limitscripts.LimitKeys { return s.limiter.names.Of(s.limiter.ID(s.key)) }
 
 // release ends the lease by the limit of now: it says for how many there is a place.
-func (s *lease) release(ctx context.Context) (reply luascripts.ReleaseReply, err error) {
+func (s *lease) release(ctx context.Context) (reply limitscripts.ReleaseReply, err error) {
 	l := s.limiter
 	keys := byID(l.met.id(l, s.key))
 	limit, err := l.ofKey(ctx, l.lastLimitInForce(), keys, 0, 0)
@@ -65,7 +65,7 @@ func (s *lease) release(ctx context.Context) (reply luascripts.ReleaseReply, err
 		limit = s.limit
 	}
 	t := storeCall{rules: ruleSet{l}, store: s.store, keys: keys, limits: []limitInForce{limit}}
-	calls := []luascripts.RuleCall{{LimitKeys: s.keys(), Cost: 1}}
+	calls := []limitscripts.RuleCall{{LimitKeys: s.keys(), Cost: 1}}
 	for again := true; again; {
 		setLimits(calls, t.limits, t.begin())
 		reply, err = s.store.release(ctx, calls[0], s.token)
@@ -75,8 +75,8 @@ func (s *lease) release(ctx context.Context) (reply luascripts.ReleaseReply, err
 }
 
 // renewal asks to let the lease go on for its length from now.
-func (s *lease) renewal() luascripts.RenewArgs {
-	return luascripts.RenewArgs{RuleCall: luascripts.RuleCall{LimitKeys: s.keys(), Numbers: s.limit.numbers(time.Time{})}, Token: s.token}
+func (s *lease) renewal() limitscripts.RenewArgs {
+	return limitscripts.RenewArgs{RuleCall: limitscripts.RuleCall{LimitKeys: s.keys(), Numbers: s.limit.numbers(time.Time{})}, Token: s.token}
 }
 
 // Release ends the leases of a grant: the handler has returned. The permits of
@@ -115,7 +115,7 @@ func (p *Policy) Release(ctx context.Context, d Decision) ([]Promotion, error) {
 func (p *Policy) Renew(ctx context.Context, grants []Decision) []error {
 	out := make([]error, len(grants))
 	type renewals struct {
-		args   []luascripts.RenewArgs
+		args   []limitscripts.RenewArgs
 		grants []int // whose leases they renew
 	}
 	byStore := make(map[*clockedStore]*renewals)

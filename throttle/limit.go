@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // Bounds of a limit.
@@ -77,21 +77,21 @@ const (
 // name of the bucket, which finds that one first.
 var kinds = [...]struct {
 	name    string
-	script  luascripts.Kind
+	script  limitscripts.Kind
 	example string
 	words   []string // what may follow n/duration
 }{
 	kindNone:       {},
-	kindSliding:    {name: "sliding", script: luascripts.Sliding, example: "1/60s"},
-	kindFixed:      {name: "fixed", script: luascripts.Fixed, example: "fixed 10/1h"},
-	kindCalendar:   {name: "calendar", script: luascripts.Calendar, example: "calendar 10/day Asia/Shanghai"},
-	kindBucket:     {name: "bucket", script: luascripts.GCRA, example: "bucket 100/1s burst 200", words: []string{"burst", "step"}},
-	kindStepped:    {name: "bucket", script: luascripts.Step, example: "bucket 10/1s burst 50 step", words: []string{"burst", "step"}},
-	kindGCRA:       {name: "gcra", script: luascripts.GCRA, example: "gcra 100/1s burst 20", words: []string{"burst"}},
-	kindLeaky:      {name: "leaky", script: luascripts.Smooth, example: "leaky 10/1s"},
-	kindSmooth:     {name: "smooth", script: luascripts.Smooth, example: "smooth 5/1s burst 5", words: []string{"burst"}},
-	kindWarmUp:     {name: "warmup", script: luascripts.WarmUp, example: "warmup 2/1s over 4s cold 3", words: []string{"over", "cold"}},
-	kindConcurrent: {name: "concurrent", script: luascripts.Leases, example: "concurrent 50 lease 30s", words: []string{"lease"}},
+	kindSliding:    {name: "sliding", script: limitscripts.Sliding, example: "1/60s"},
+	kindFixed:      {name: "fixed", script: limitscripts.Fixed, example: "fixed 10/1h"},
+	kindCalendar:   {name: "calendar", script: limitscripts.Calendar, example: "calendar 10/day Asia/Shanghai"},
+	kindBucket:     {name: "bucket", script: limitscripts.GCRA, example: "bucket 100/1s burst 200", words: []string{"burst", "step"}},
+	kindStepped:    {name: "bucket", script: limitscripts.Step, example: "bucket 10/1s burst 50 step", words: []string{"burst", "step"}},
+	kindGCRA:       {name: "gcra", script: limitscripts.GCRA, example: "gcra 100/1s burst 20", words: []string{"burst"}},
+	kindLeaky:      {name: "leaky", script: limitscripts.Smooth, example: "leaky 10/1s"},
+	kindSmooth:     {name: "smooth", script: limitscripts.Smooth, example: "smooth 5/1s burst 5", words: []string{"burst"}},
+	kindWarmUp:     {name: "warmup", script: limitscripts.WarmUp, example: "warmup 2/1s over 4s cold 3", words: []string{"over", "cold"}},
+	kindConcurrent: {name: "concurrent", script: limitscripts.Leases, example: "concurrent 50 lease 30s", words: []string{"lease"}},
 }
 
 // Kind returns the first word of the text form: "sliding", "bucket" (stepped
@@ -177,8 +177,8 @@ func atMost(permits uint64) int { return int(min(permits, PermitsMax)) }
 
 // numbers are what the scripts need to know. The windows of a calendar lie
 // around the given instant; their slice is shared and must not be written to.
-func (l Limit) numbers(around time.Time) luascripts.Numbers {
-	n := luascripts.Numbers{Kind: kinds[l.kind].script, Permits: l.permits, Window: l.window}
+func (l Limit) numbers(around time.Time) limitscripts.Numbers {
+	n := limitscripts.Numbers{Kind: kinds[l.kind].script, Permits: l.permits, Window: l.window}
 	switch l.kind {
 	case kindCalendar:
 		n.Short, n.Bounds = units[l.unit].short, civilBounds(l.unit, l.zone, around)

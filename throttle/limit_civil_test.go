@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/headwayq/headway/internal/civil"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // civilCase is the window in which an instant lies, and the one after it.
@@ -251,7 +251,7 @@ func TestNumbersOfEachKind(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 	type numbers struct {
-		kind    luascripts.Kind
+		kind    limitscripts.Kind
 		permits int
 		window  time.Duration
 		burst   int

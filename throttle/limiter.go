@@ -14,6 +14,7 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/fake"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
@@ -34,9 +35,9 @@ type Limiter struct {
 	rdb        redis.UniversalClient // nil for one that counts in this process
 	store      *clockedStore
 	rule       string
-	named      string              // the rule as it stands in keys, see Config.PerClient
-	names      luascripts.RuleKeys // of its keys
-	limit      Limit               // in code
+	named      string                // the rule as it stands in keys, see Config.PerClient
+	names      limitscripts.RuleKeys // of its keys
+	limit      Limit                 // in code
 	limits     limitStore
 	remembered limitMemory
 	met        keysMet // the keys seen so far, by their ids; only with Config.LimitOf
@@ -87,7 +88,7 @@ func newRule(s store, rule string, limit Limit, cfg Config) (*Limiter, error) {
 	if cfg.PerClient {
 		l.named += "@" + cfg.Client
 	}
-	l.names = luascripts.NewRuleKeys(cfg.Prefix, l.named)
+	l.names = limitscripts.NewRuleKeys(cfg.Prefix, l.named)
 	return l, nil
 }
 
@@ -171,7 +172,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) ([]Promotion, error) {
 
 func (l *Limiter) reset(ctx context.Context, t storeCall, key string) ([]Promotion, error) {
 	k := l.names.Of(l.ID(key))
-	var reply luascripts.CancelReply
+	var reply limitscripts.CancelReply
 	for again := true; again; {
 		n := t.limits[0].numbers(t.begin())
 		n.Version = t.limits[0].version
@@ -209,7 +210,7 @@ func (l *Limiter) CloseKey(ctx context.Context, key string, d time.Duration) (un
 
 // closeKey closes the key of a rule for d; 0 opens it. A job of r that has no place there gets the first
 // one, and the first turn at the narrower rules and at those that share the key.
-func closeKey(ctx context.Context, p *Policy, rule int, r Request, d time.Duration) (reply luascripts.CloseReply, err error) {
+func closeKey(ctx context.Context, p *Policy, rule int, r Request, d time.Duration) (reply limitscripts.CloseReply, err error) {
 	if err := r.check(p.rules); err != nil {
 		return reply, err
 	}
@@ -234,7 +235,7 @@ func (l *Limiter) tellClosed(ctx context.Context, d time.Duration, until time.Ti
 }
 
 // closeID is closeKey by the ids of the keys, and tells no observer.
-func closeID(ctx context.Context, p *Policy, rule int, ids []string, r Request, d time.Duration) (reply luascripts.CloseReply, err error) {
+func closeID(ctx context.Context, p *Policy, rule int, ids []string, r Request, d time.Duration) (reply limitscripts.CloseReply, err error) {
 	calls, end := p.calls(ids, r), rule+1
 	for end < len(ids) && calls[end].SharesKey(&calls[rule]) && !p.rules[end].limit.IsConcurrent() {
 		end++
@@ -243,7 +244,7 @@ func closeID(ctx context.Context, p *Policy, rule int, ids []string, r Request, 
 	if err != nil {
 		return reply, err
 	}
-	args := luascripts.CloseArgs{Rules: calls[:end], Rule: rule + 1, Policy: p.name, Job: r.Job, For: d}
+	args := limitscripts.CloseArgs{Rules: calls[:end], Rule: rule + 1, Policy: p.name, Job: r.Job, For: d}
 	r.grant.addTo(args.Rules, p, r.Key)
 	for again := true; again; {
 		setLimits(args.Rules, t.limits, t.begin())
@@ -265,7 +266,7 @@ func (l *Limiter) OpenKey(ctx context.Context, key string) ([]Promotion, error) 
 }
 
 // opened are the jobs that come next on a key that was opened.
-func (l *Limiter) opened(ctx context.Context, id string, reply luascripts.CloseReply) ([]Promotion, error) {
+func (l *Limiter) opened(ctx context.Context, id string, reply limitscripts.CloseReply) ([]Promotion, error) {
 	promoted := l.policy.rules.promotions(reply.Promoted, []string{id}, reply.Now)
 	return promoted, l.announceChange(ctx)
 }
@@ -362,7 +363,7 @@ func (l *Limiter) WatchLimit(ctx context.Context) iter.Seq2[Limit, error] {
 
 // ID is the form in which a key appears in Redis: as it is, or hashed, see
 // [Config] and docs/redis-keys.md.
-func (l *Limiter) ID(key string) string { return luascripts.KeyID(l.cfg.Secret, key) }
+func (l *Limiter) ID(key string) string { return limitscripts.KeyID(l.cfg.Secret, key) }
 
 // Ledger names the key in Redis that holds what was spent: limiters whose ledger
 // is the same count together.
@@ -473,13 +474,13 @@ type peeking struct {
 }
 
 // peekID peeks at the key of an id.
-func (l *Limiter) peekID(ctx context.Context, id string, q peeking) (s State, spent []luascripts.Spent, err error) {
+func (l *Limiter) peekID(ctx context.Context, id string, q peeking) (s State, spent []limitscripts.Spent, err error) {
 	t, err := newStoreCall(ctx, l.policy, byID(id))
 	if err != nil {
 		return s, nil, err
 	}
 	k := l.names.Of(id)
-	var reply luascripts.PeekReply
+	var reply limitscripts.PeekReply
 	var ruleClosed time.Time
 	for again := true; again; {
 		in := t.limits[0]
@@ -487,7 +488,7 @@ func (l *Limiter) peekID(ctx context.Context, id string, q peeking) (s State, sp
 			return s, nil, err
 		}
 		ruleClosed = in.closed
-		a := luascripts.PeekArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, Cost: q.cost, Most: q.most, Spent: q.grants,
+		a := limitscripts.PeekArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, Cost: q.cost, Most: q.most, Spent: q.grants,
 			HoldAfterFailover: q.hold || l.cfg.HoldAfterFailover}
 		a.Version = in.version
 		reply, err = t.store.peek(ctx, k, a)
@@ -546,13 +547,13 @@ func (l *Limiter) list(ctx context.Context, id string, from ListFrom, most int, 
 	if err != nil {
 		return Listing{}, err
 	}
-	var reply luascripts.ListReply
+	var reply limitscripts.ListReply
 	for again := true; again; {
 		in := t.limits[0]
-		a := luascripts.ListArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, From: luascripts.Ticket{Number: from.Ticket, Some: from.Skip > 0},
+		a := limitscripts.ListArgs{Numbers: in.numbers(t.begin()), Closed: in.closed, From: limitscripts.Ticket{Number: from.Ticket, Some: from.Skip > 0},
 			Skip: from.Skip, Most: most, HoldAfterFailover: hold || l.cfg.HoldAfterFailover}
 		a.Version = in.version
-		reply, err = luascripts.List(ctx, l.rdb, l.names.Of(id), a)
+		reply, err = limitscripts.List(ctx, l.rdb, l.names.Of(id), a)
 		again, err = t.again(ctx, "list", answer{reply.Status, 1, reply.Version, reply.Now}, err)
 		if err != nil {
 			return Listing{}, err

@@ -12,7 +12,7 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/bounded"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/throttle/internal/errtext"
 )
 
@@ -34,7 +34,7 @@ func (f *limitMemory) asInForce(k *knownLimit) limitInForce {
 }
 
 // putInto puts the limit into a call of its rule, computed around an instant.
-func (a *limitInForce) putInto(c *luascripts.RuleCall, around time.Time) {
+func (a *limitInForce) putInto(c *limitscripts.RuleCall, around time.Time) {
 	c.Numbers, c.Version, c.Closed = a.numbers(around), a.version, a.closed
 }
 
@@ -162,7 +162,7 @@ func (k keySet) of(l *Limiter, i int) (key string, known bool) {
 		return "", false
 	}
 	if id := k.ids[i]; !strings.HasPrefix(id, "#") {
-		return id, true // as [luascripts.KeyID] leaves it
+		return id, true // as [limitscripts.KeyID] leaves it
 	}
 	return l.met.key(k.ids[i])
 }

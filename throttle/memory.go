@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/fake"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/memory"
 )
 
@@ -29,7 +29,7 @@ type memoryStore struct{ *memory.Store }
 
 func newMemoryStore(now func() time.Time) memoryStore { return memoryStore{memory.New(now)} }
 
-func (s memoryStore) acquire(ctx context.Context, c *luascripts.Call, _ undoer) error {
+func (s memoryStore) acquire(ctx context.Context, c *limitscripts.Call, _ undoer) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -37,50 +37,50 @@ func (s memoryStore) acquire(ctx context.Context, c *luascripts.Call, _ undoer) 
 	return nil
 }
 
-func (s memoryStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
+func (s memoryStore) cancel(ctx context.Context, a limitscripts.CancelArgs) (limitscripts.CancelReply, error) {
 	if err := ctx.Err(); err != nil {
-		return luascripts.CancelReply{}, err
+		return limitscripts.CancelReply{}, err
 	}
 	return s.Cancel(a), nil
 }
 
-func (s memoryStore) close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error) {
+func (s memoryStore) close(ctx context.Context, a limitscripts.CloseArgs) (limitscripts.CloseReply, error) {
 	if err := ctx.Err(); err != nil {
-		return luascripts.CloseReply{}, err
+		return limitscripts.CloseReply{}, err
 	}
 	return s.Close(a), nil
 }
 
-func (s memoryStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error) {
+func (s memoryStore) adjust(ctx context.Context, a limitscripts.AdjustArgs) (limitscripts.CancelReply, error) {
 	if err := ctx.Err(); err != nil {
-		return luascripts.CancelReply{}, err
+		return limitscripts.CancelReply{}, err
 	}
 	return s.Adjust(a), nil
 }
 
-func (s memoryStore) release(ctx context.Context, p luascripts.RuleCall, token uint64) (luascripts.ReleaseReply, error) {
+func (s memoryStore) release(ctx context.Context, p limitscripts.RuleCall, token uint64) (limitscripts.ReleaseReply, error) {
 	if err := ctx.Err(); err != nil {
-		return luascripts.ReleaseReply{}, err
+		return limitscripts.ReleaseReply{}, err
 	}
 	return s.Release(p, token), nil
 }
 
-func (s memoryStore) peek(ctx context.Context, k luascripts.LimitKeys, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
+func (s memoryStore) peek(ctx context.Context, k limitscripts.LimitKeys, a limitscripts.PeekArgs) (limitscripts.PeekReply, error) {
 	if err := ctx.Err(); err != nil {
-		return luascripts.PeekReply{}, err
+		return limitscripts.PeekReply{}, err
 	}
 	return s.Peek(k, a), nil
 }
 
-func (s memoryStore) reset(ctx context.Context, k luascripts.LimitKeys, n luascripts.Numbers) (luascripts.CancelReply, error) {
+func (s memoryStore) reset(ctx context.Context, k limitscripts.LimitKeys, n limitscripts.Numbers) (limitscripts.CancelReply, error) {
 	if err := ctx.Err(); err != nil {
-		return luascripts.CancelReply{}, err
+		return limitscripts.CancelReply{}, err
 	}
 	return s.Reset(k, n), nil
 }
 
-func (s memoryStore) refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply {
-	out := make([]luascripts.RefreshReply, len(bookings))
+func (s memoryStore) refresh(ctx context.Context, bookings []limitscripts.RefreshArgs) []limitscripts.RefreshReply {
+	out := make([]limitscripts.RefreshReply, len(bookings))
 	for i, b := range bookings {
 		if out[i].Err = ctx.Err(); out[i].Err == nil {
 			out[i] = s.Refresh(b)
@@ -89,8 +89,8 @@ func (s memoryStore) refresh(ctx context.Context, bookings []luascripts.RefreshA
 	return out
 }
 
-func (s memoryStore) renew(ctx context.Context, leases []luascripts.RenewArgs) []luascripts.RenewReply {
-	out := make([]luascripts.RenewReply, len(leases))
+func (s memoryStore) renew(ctx context.Context, leases []limitscripts.RenewArgs) []limitscripts.RenewReply {
+	out := make([]limitscripts.RenewReply, len(leases))
 	for i, l := range leases {
 		if out[i].Err = ctx.Err(); out[i].Err == nil {
 			out[i] = s.Renew(l.RuleCall, l.Token)
@@ -242,73 +242,73 @@ type faultyStore struct {
 	fault func() error
 }
 
-func (s *faultyStore) acquire(ctx context.Context, c *luascripts.Call, by undoer) error {
+func (s *faultyStore) acquire(ctx context.Context, c *limitscripts.Call, by undoer) error {
 	if err := s.fault(); err != nil {
 		return err
 	}
 	return s.memoryStore.acquire(ctx, c, by)
 }
 
-func (s *faultyStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
+func (s *faultyStore) cancel(ctx context.Context, a limitscripts.CancelArgs) (limitscripts.CancelReply, error) {
 	if err := s.fault(); err != nil {
-		return luascripts.CancelReply{}, err
+		return limitscripts.CancelReply{}, err
 	}
 	return s.memoryStore.cancel(ctx, a)
 }
 
-func (s *faultyStore) close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error) {
+func (s *faultyStore) close(ctx context.Context, a limitscripts.CloseArgs) (limitscripts.CloseReply, error) {
 	if err := s.fault(); err != nil {
-		return luascripts.CloseReply{}, err
+		return limitscripts.CloseReply{}, err
 	}
 	return s.memoryStore.close(ctx, a)
 }
 
-func (s *faultyStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error) {
+func (s *faultyStore) adjust(ctx context.Context, a limitscripts.AdjustArgs) (limitscripts.CancelReply, error) {
 	if err := s.fault(); err != nil {
-		return luascripts.CancelReply{}, err
+		return limitscripts.CancelReply{}, err
 	}
 	return s.memoryStore.adjust(ctx, a)
 }
 
-func (s *faultyStore) release(ctx context.Context, p luascripts.RuleCall, token uint64) (luascripts.ReleaseReply, error) {
+func (s *faultyStore) release(ctx context.Context, p limitscripts.RuleCall, token uint64) (limitscripts.ReleaseReply, error) {
 	if err := s.fault(); err != nil {
-		return luascripts.ReleaseReply{}, err
+		return limitscripts.ReleaseReply{}, err
 	}
 	return s.memoryStore.release(ctx, p, token)
 }
 
-func (s *faultyStore) peek(ctx context.Context, k luascripts.LimitKeys, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
+func (s *faultyStore) peek(ctx context.Context, k limitscripts.LimitKeys, a limitscripts.PeekArgs) (limitscripts.PeekReply, error) {
 	if err := s.fault(); err != nil {
-		return luascripts.PeekReply{}, err
+		return limitscripts.PeekReply{}, err
 	}
 	return s.memoryStore.peek(ctx, k, a)
 }
 
-func (s *faultyStore) reset(ctx context.Context, k luascripts.LimitKeys, n luascripts.Numbers) (luascripts.CancelReply, error) {
+func (s *faultyStore) reset(ctx context.Context, k limitscripts.LimitKeys, n limitscripts.Numbers) (limitscripts.CancelReply, error) {
 	if err := s.fault(); err != nil {
-		return luascripts.CancelReply{}, err
+		return limitscripts.CancelReply{}, err
 	}
 	return s.memoryStore.reset(ctx, k, n)
 }
 
-func (s *faultyStore) refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply {
+func (s *faultyStore) refresh(ctx context.Context, bookings []limitscripts.RefreshArgs) []limitscripts.RefreshReply {
 	err := s.fault()
 	if err == nil {
 		return s.memoryStore.refresh(ctx, bookings)
 	}
-	out := make([]luascripts.RefreshReply, len(bookings))
+	out := make([]limitscripts.RefreshReply, len(bookings))
 	for i := range out {
 		out[i].Err = err
 	}
 	return out
 }
 
-func (s *faultyStore) renew(ctx context.Context, leases []luascripts.RenewArgs) []luascripts.RenewReply {
+func (s *faultyStore) renew(ctx context.Context, leases []limitscripts.RenewArgs) []limitscripts.RenewReply {
 	err := s.fault()
 	if err == nil {
 		return s.memoryStore.renew(ctx, leases)
 	}
-	out := make([]luascripts.RenewReply, len(leases))
+	out := make([]limitscripts.RenewReply, len(leases))
 	for i := range out {
 		out[i].Err = err
 	}

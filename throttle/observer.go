@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/rediserr"
 )
@@ -28,7 +29,7 @@ type counters struct {
 	granted, booked, refused, tooLate, exceeded, shadowed, fallback, failed atomic.Uint64
 }
 
-func (c *counters) add(mode luascripts.Mode, d *Decision, err error) {
+func (c *counters) add(mode limitscripts.Mode, d *Decision, err error) {
 	if d.Fallback != FailClosed {
 		c.fallback.Add(1)
 	}
@@ -45,7 +46,7 @@ func (c *counters) add(mode luascripts.Mode, d *Decision, err error) {
 		c.failed.Add(1)
 	case d.Granted:
 		c.granted.Add(1)
-	case mode == luascripts.Try || d.Refused:
+	case mode == limitscripts.Try || d.Refused:
 		c.refused.Add(1)
 	case d.Promised.IsZero():
 		c.booked.Add(1)
@@ -82,7 +83,7 @@ func (a *acquisition) tell(ctx context.Context, err error) {
 				Shadowed: d.Shadowed, Fallback: d.Fallback != FailClosed,
 			})
 		}
-	case a.mode == luascripts.Try || d.Refused:
+	case a.mode == limitscripts.Try || d.Refused:
 		if o.Refused != nil {
 			o.Refused(ctx, event.Refused{Task: taskOf(d.Job), Rule: d.Rule, Reason: event.NoPermits, At: d.At})
 		}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // Rules count as having one key while no call has shown two, and never again after that.
@@ -12,7 +12,7 @@ func TestOneKeyRulesAreLearnt(t *testing.T) {
 	t.Parallel()
 	var o oneKeyRules
 	mark := func(ids ...string) (numbers []int) {
-		calls := make([]luascripts.RuleCall, len(ids))
+		calls := make([]limitscripts.RuleCall, len(ids))
 		for i, id := range ids {
 			calls[i].ID = id
 		}

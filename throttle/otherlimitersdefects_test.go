@@ -30,7 +30,7 @@ import (
 //	a lowered limit credits what was spent                           TestStoredLimitGoesBeforeTheOneInCode, TestChangedLimitIsNeverExceeded
 //	a change reaches only the process that made it                   TestLoweredLimitHoldsEverywhere
 //	a limit and its end are written by two commands                  TestStoredLimitEndsByItself
-//	a key has no TTL                                                 TestLifeComesBack, TestEveryKeyHasALife of internal/luascripts
+//	a key has no TTL                                                 TestLifeComesBack, TestEveryKeyHasALife of internal/limitscripts
 //	the clock of a client decides                                    TestWrongLocalClockDecidesTheSame, TestCalendarByRedisClock
 //	a clock that goes back credits permits                           TestClockThatGoesBack
 //	a cost that no time can admit waits for ever                     TestMostOfEachKind
@@ -39,8 +39,8 @@ import (
 //	a limit of zero is taken for none                                TestValidateReportsEveryFault, TestWarmUpOfZeroIsRefused
 //	a negative cost gives permits                                    TestErrorsOfWhatCanNeverSucceed
 //	the rest of a division by the rate is lost                       TestVirtualRestOfAMicrosecondIsKept
-//	the keys of one script lie in several slots of a cluster         TestKeysOfAnyKind, TestKeysShareATag of internal/luascripts
-//	a full Redis grants without writing it down                      TestFullRedis of internal/luascripts
+//	the keys of one script lie in several slots of a cluster         TestKeysOfAnyKind, TestKeysShareATag of internal/limitscripts
+//	a full Redis grants without writing it down                      TestFullRedis of internal/limitscripts
 //	a day has always 24 hours                                        TestLongAndShortDay, limit_civil_test.go
 
 // Known defect: the wait for n permits is computed from the first that expires.

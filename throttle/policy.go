@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
@@ -56,8 +57,8 @@ type Policy struct {
 
 	putOff atomic.Int32 // tasks in a row that were put off because their grants came too late
 
-	templates luascripts.CallTemplates // of its calls
-	last      lastLimits               // by which it decided last
+	templates limitscripts.CallTemplates // of its calls
+	last      lastLimits                 // by which it decided last
 	oneKey    oneKeyRules
 }
 
@@ -152,7 +153,7 @@ func (p *Policy) cameLate(d *Decision) bool { return p.rdb != nil && d.Granted &
 // try asks once, and again while the grant is too old to be acted on: a few times, as the caller waits for nothing.
 func (p *Policy) try(ctx context.Context, r Request) (Decision, error) {
 	for stale := 1; ; stale++ {
-		d, err := p.decide(ctx, luascripts.Try, r)
+		d, err := p.decide(ctx, limitscripts.Try, r)
 		if err != nil {
 			p.withdrawLost(ctx, r, err)
 			return d, err
@@ -166,7 +167,7 @@ func (p *Policy) try(ctx context.Context, r Request) (Decision, error) {
 			d.Granted = false
 			return d, context.Cause(ctx)
 		case stale == staleMost:
-			return decideAfterLateAnswers(ctx, p, luascripts.Try, r)
+			return decideAfterLateAnswers(ctx, p, limitscripts.Try, r)
 		}
 		r.Token = NewToken()
 	}
@@ -204,7 +205,7 @@ func (p *Policy) Reserve(ctx context.Context, r Request) (*Reservation, error) {
 	r.Token, r.notAhead = NewToken(), true
 	r.Job = "reserve:" + r.Token.String()
 	for stale := 1; ; stale++ {
-		d, err := p.decide(ctx, luascripts.GrantOrBook, r)
+		d, err := p.decide(ctx, limitscripts.GrantOrBook, r)
 		if err != nil {
 			p.withdrawLost(ctx, r, err)
 			return nil, err
@@ -252,7 +253,7 @@ func (p *Policy) Book(ctx context.Context, r Request) (Decision, error) {
 		return Decision{}, context.Cause(ctx)
 	}
 	r.Token = NewToken()
-	return p.decideForJob(ctx, luascripts.Book, r)
+	return p.decideForJob(ctx, limitscripts.Book, r)
 }
 
 // Redeem asks for the permits of a job. They are granted when its instant has come, or is at most
@@ -272,7 +273,7 @@ func (p *Policy) Redeem(ctx context.Context, r Request) (Decision, error) {
 		return Decision{}, context.Cause(ctx)
 	}
 	r.notAhead = false // r may be the request of a decision that was made otherwise
-	return p.decideForJob(ctx, luascripts.GrantOrBook, r)
+	return p.decideForJob(ctx, limitscripts.GrantOrBook, r)
 }
 
 // Charge returns what the grant was charged, to be corrected later.
@@ -285,13 +286,13 @@ func (p *Policy) Charge(d Decision) *Charge {
 }
 
 // decide answers a request, whatever the policy's mode.
-func (p *Policy) decide(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+func (p *Policy) decide(ctx context.Context, mode limitscripts.Mode, r Request) (Decision, error) {
 	return decide(ctx, p, mode, r)
 }
 
 // decideForJob leaves no place behind for a cost that can never be met: the limit
 // may have been larger when the job took its place.
-func (p *Policy) decideForJob(ctx context.Context, mode luascripts.Mode, r Request) (Decision, error) {
+func (p *Policy) decideForJob(ctx context.Context, mode limitscripts.Mode, r Request) (Decision, error) {
 	if err := checkJob(r.Job); err != nil {
 		return Decision{}, err
 	}
@@ -336,10 +337,10 @@ func (p *Policy) countsAs(q *Policy) bool {
 
 // calls are what the scripts need to know of each rule. The limits are put in later by
 // [setLimits], when the store's clock is known.
-func (p *Policy) calls(ids []string, r Request) []luascripts.RuleCall {
-	calls := make([]luascripts.RuleCall, len(p.rules))
+func (p *Policy) calls(ids []string, r Request) []limitscripts.RuleCall {
+	calls := make([]limitscripts.RuleCall, len(p.rules))
 	for i, l := range p.rules {
-		calls[i] = luascripts.RuleCall{LimitKeys: l.names.Of(ids[i]), Cost: r.keyCost(i).Cost}
+		calls[i] = limitscripts.RuleCall{LimitKeys: l.names.Of(ids[i]), Cost: r.keyCost(i).Cost}
 	}
 	p.oneKey.mark(calls)
 	return calls

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/giveback"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/rediserr"
 )
 
@@ -234,13 +234,13 @@ func (f refund) in(ctx context.Context, t storeCall) (out refunded, err error) {
 		at.to = len(calls)
 	}
 	f.r.grant.addTo(calls, p, f.r.Key)
-	args := luascripts.CancelArgs{Rules: calls[at.from:at.to], Policy: p.name, Token: uint64(f.r.Token), Job: f.r.Job, Away: f.away, Once: f.once}
+	args := limitscripts.CancelArgs{Rules: calls[at.from:at.to], Policy: p.name, Token: uint64(f.r.Token), Job: f.r.Job, Away: f.away, Once: f.once}
 	for i := range args.Rules {
 		if f.once {
 			args.Rules[i].Until = time.UnixMicro(1) // nobody states the instant
 		}
 	}
-	var reply luascripts.CancelReply
+	var reply limitscripts.CancelReply
 	for again := true; again; {
 		_, misfit := p.rules.fits(t.limits, &f.r)
 		args.Back = bool(f.after) && misfit == nil
@@ -255,6 +255,6 @@ func (f refund) in(ctx context.Context, t storeCall) (out refunded, err error) {
 			return out, err
 		}
 	}
-	out.given = reply.Status == luascripts.Granted
+	out.given = reply.Status == limitscripts.Granted
 	return out, nil
 }

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/throttle/gate"
 )
 
@@ -117,14 +117,14 @@ const (
 )
 
 // gateAround is when all gates are open around an instant.
-func gateAround(gates []gate.InZone, around time.Time) luascripts.Gate {
+func gateAround(gates []gate.InZone, around time.Time) limitscripts.Gate {
 	if len(gates) == 0 {
-		return luascripts.Gate{}
+		return limitscripts.Gate{}
 	}
-	g := luascripts.Gate{From: around.Add(-gateBehind), Until: around.Add(gateAhead)}
+	g := limitscripts.Gate{From: around.Add(-gateBehind), Until: around.Add(gateAhead)}
 	for _, o := range gate.Openings(gates, g.From, g.Until) {
 		if len(g.Open) < openingsMax {
-			g.Open = append(g.Open, luascripts.Opening{Open: o.Open, Close: o.Close})
+			g.Open = append(g.Open, limitscripts.Opening{Open: o.Open, Close: o.Close})
 		}
 	}
 	if len(g.Open) == openingsMax {
@@ -320,7 +320,7 @@ type grant struct {
 
 // addTo puts what is known of the grant into the calls of the rules. A token stays
 // as it is where there are leases: a lease is found by its token alone.
-func (g *grant) addTo(calls []luascripts.RuleCall, p *Policy, key string) {
+func (g *grant) addTo(calls []limitscripts.RuleCall, p *Policy, key string) {
 	for i := range calls {
 		if i < len(g.worth) {
 			calls[i].Worth = g.worth[i]

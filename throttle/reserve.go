@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // Reservation is a place in the line of a key, or already the grant that it led
@@ -238,11 +238,11 @@ func (v *Reservation) ask(ctx context.Context, by askedBy) (Decision, error) {
 	}
 	r.notAhead = by != byWait
 	for stale := 1; ; stale++ {
-		d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
+		d, err = v.p.decideForJob(ctx, limitscripts.GrantOrBook, r)
 		if errors.Is(err, ErrWithdrawn) {
 			// A slot of a Cluster took this token back, because another slot refused it or did not answer.
 			r.Token = v.anotherToken(ctx, r)
-			d, err = v.p.decideForJob(ctx, luascripts.GrantOrBook, r)
+			d, err = v.p.decideForJob(ctx, limitscripts.GrantOrBook, r)
 		}
 		if err != nil {
 			v.noteLost(ctx, err)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
@@ -62,7 +63,7 @@ func firstWith(first uint64, rule int) int {
 }
 
 // mark learns from the keys of a call, and writes into it what is known.
-func (o *oneKeyRules) mark(calls []luascripts.RuleCall) {
+func (o *oneKeyRules) mark(calls []limitscripts.RuleCall) {
 	first := o.first.Load()
 	for i := 1; i < len(calls); i++ {
 		if calls[i].ID != calls[firstWith(first, i)].ID {
@@ -76,7 +77,7 @@ func (o *oneKeyRules) mark(calls []luascripts.RuleCall) {
 }
 
 // learn splits what a call has shown to have two keys.
-func (o *oneKeyRules) learn(calls []luascripts.RuleCall) uint64 {
+func (o *oneKeyRules) learn(calls []limitscripts.RuleCall) uint64 {
 	for {
 		old := o.first.Load()
 		var next uint64
@@ -138,7 +139,7 @@ func (rs ruleSet) closedUntil(now time.Time) (until time.Time, rule string) {
 
 // setFittingLimits is [setLimits] where permits are asked for. It refuses a cost that a limit
 // can never admit, and names the rule.
-func (rs ruleSet) setFittingLimits(calls []luascripts.RuleCall, limits []limitInForce, around time.Time) (rule string, err error) {
+func (rs ruleSet) setFittingLimits(calls []limitscripts.RuleCall, limits []limitInForce, around time.Time) (rule string, err error) {
 	for i, l := range rs {
 		if err := limits[i].fits(l.rule, calls[i].Cost); err != nil {
 			return l.rule, err

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
@@ -106,10 +106,10 @@ func TestServerThatCannotServeNow(t *testing.T) {
 func answersWith(t *testing.T, rdb *redis.Client, word string) {
 	t.Helper()
 	eventually(t, "the server answers "+word, func() bool {
-		_, err := luascripts.Acquire(t.Context(), rdb, luascripts.AcquireArgs{
-			Rules: []luascripts.RuleCall{{
-				LimitKeys: luascripts.NewLimitKeys("hw", "probe", "probe"),
-				Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1000, Window: time.Minute}, Cost: 1,
+		_, err := limitscripts.Acquire(t.Context(), rdb, limitscripts.AcquireArgs{
+			Rules: []limitscripts.RuleCall{{
+				LimitKeys: limitscripts.NewLimitKeys("hw", "probe", "probe"),
+				Numbers:   limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1000, Window: time.Minute}, Cost: 1,
 			}},
 			Token: 1,
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/giveback"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redisclock"
 )
@@ -19,16 +20,16 @@ import (
 type store interface {
 	// acquire puts the answer into the call, which is not used again after an error. Where one server granted in vain, because
 	// another one refuses, the grant goes back by the undoer.
-	acquire(ctx context.Context, c *luascripts.Call, by undoer) error
-	cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error)
-	close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error)
-	adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error)
+	acquire(ctx context.Context, c *limitscripts.Call, by undoer) error
+	cancel(ctx context.Context, a limitscripts.CancelArgs) (limitscripts.CancelReply, error)
+	close(ctx context.Context, a limitscripts.CloseArgs) (limitscripts.CloseReply, error)
+	adjust(ctx context.Context, a limitscripts.AdjustArgs) (limitscripts.CancelReply, error)
 	// refresh and renew answer in order; each entry has its own error.
-	refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply
-	renew(ctx context.Context, leases []luascripts.RenewArgs) []luascripts.RenewReply
-	release(ctx context.Context, p luascripts.RuleCall, token uint64) (luascripts.ReleaseReply, error)
-	peek(ctx context.Context, k luascripts.LimitKeys, a luascripts.PeekArgs) (luascripts.PeekReply, error)
-	reset(ctx context.Context, k luascripts.LimitKeys, n luascripts.Numbers) (luascripts.CancelReply, error)
+	refresh(ctx context.Context, bookings []limitscripts.RefreshArgs) []limitscripts.RefreshReply
+	renew(ctx context.Context, leases []limitscripts.RenewArgs) []limitscripts.RenewReply
+	release(ctx context.Context, p limitscripts.RuleCall, token uint64) (limitscripts.ReleaseReply, error)
+	peek(ctx context.Context, k limitscripts.LimitKeys, a limitscripts.PeekArgs) (limitscripts.PeekReply, error)
+	reset(ctx context.Context, k limitscripts.LimitKeys, n limitscripts.Numbers) (limitscripts.CancelReply, error)
 }
 
 // undoer gives grants back, or places in lines, that a call got in one slot of a Cluster.
@@ -53,40 +54,40 @@ type redisStore struct {
 	coalescer *coalescer
 }
 
-func (s redisStore) acquire(ctx context.Context, c *luascripts.Call, _ undoer) error {
+func (s redisStore) acquire(ctx context.Context, c *limitscripts.Call, _ undoer) error {
 	return s.coalescer.acquire(ctx, c)
 }
 
-func (s redisStore) cancel(ctx context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
-	return luascripts.Cancel(ctx, s.rdb, a)
+func (s redisStore) cancel(ctx context.Context, a limitscripts.CancelArgs) (limitscripts.CancelReply, error) {
+	return limitscripts.Cancel(ctx, s.rdb, a)
 }
 
-func (s redisStore) close(ctx context.Context, a luascripts.CloseArgs) (luascripts.CloseReply, error) {
-	return luascripts.Close(ctx, s.rdb, a)
+func (s redisStore) close(ctx context.Context, a limitscripts.CloseArgs) (limitscripts.CloseReply, error) {
+	return limitscripts.Close(ctx, s.rdb, a)
 }
 
-func (s redisStore) adjust(ctx context.Context, a luascripts.AdjustArgs) (luascripts.CancelReply, error) {
-	return luascripts.Adjust(ctx, s.rdb, a)
+func (s redisStore) adjust(ctx context.Context, a limitscripts.AdjustArgs) (limitscripts.CancelReply, error) {
+	return limitscripts.Adjust(ctx, s.rdb, a)
 }
 
-func (s redisStore) refresh(ctx context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply {
-	return luascripts.Refresh(ctx, s.rdb, bookings)
+func (s redisStore) refresh(ctx context.Context, bookings []limitscripts.RefreshArgs) []limitscripts.RefreshReply {
+	return limitscripts.Refresh(ctx, s.rdb, bookings)
 }
 
-func (s redisStore) renew(ctx context.Context, leases []luascripts.RenewArgs) []luascripts.RenewReply {
-	return luascripts.Renew(ctx, s.rdb, leases)
+func (s redisStore) renew(ctx context.Context, leases []limitscripts.RenewArgs) []limitscripts.RenewReply {
+	return limitscripts.Renew(ctx, s.rdb, leases)
 }
 
-func (s redisStore) release(ctx context.Context, p luascripts.RuleCall, token uint64) (luascripts.ReleaseReply, error) {
-	return luascripts.Release(ctx, s.rdb, p, token)
+func (s redisStore) release(ctx context.Context, p limitscripts.RuleCall, token uint64) (limitscripts.ReleaseReply, error) {
+	return limitscripts.Release(ctx, s.rdb, p, token)
 }
 
-func (s redisStore) peek(ctx context.Context, k luascripts.LimitKeys, a luascripts.PeekArgs) (luascripts.PeekReply, error) {
-	return luascripts.Peek(ctx, s.rdb, k, a)
+func (s redisStore) peek(ctx context.Context, k limitscripts.LimitKeys, a limitscripts.PeekArgs) (limitscripts.PeekReply, error) {
+	return limitscripts.Peek(ctx, s.rdb, k, a)
 }
 
-func (s redisStore) reset(ctx context.Context, k luascripts.LimitKeys, n luascripts.Numbers) (luascripts.CancelReply, error) {
-	return luascripts.Reset(ctx, s.rdb, k, n)
+func (s redisStore) reset(ctx context.Context, k limitscripts.LimitKeys, n limitscripts.Numbers) (limitscripts.CancelReply, error) {
+	return limitscripts.Reset(ctx, s.rdb, k, n)
 }
 
 // limitStore is where limits are stored that go before those in code.
@@ -139,7 +140,7 @@ func (s redisLimits) stored(ctx context.Context, rule string) storedLimit {
 // storedOf reads the limits of many rules in one round trip.
 func (s redisLimits) storedOf(ctx context.Context, rules []string) []storedLimit {
 	out := make([]storedLimit, len(rules))
-	for i, r := range luascripts.StoredLimits(ctx, s.rdb, s.prefix, rules) {
+	for i, r := range limitscripts.StoredLimits(ctx, s.rdb, s.prefix, rules) {
 		_, malformed := errors.AsType[*luascripts.ReplyError](r.Err)
 		out[i] = storedLimit{text: r.Text, version: r.Version, replaced: r.Replaced, malformed: malformed, err: r.Err, closed: r.Closed, closing: r.Closing}
 	}
@@ -147,18 +148,18 @@ func (s redisLimits) storedOf(ctx context.Context, rules []string) []storedLimit
 }
 
 func (s redisLimits) change(ctx context.Context, rule string, c limitChange) (bool, int64, error) {
-	return luascripts.SetLimit(ctx, s.rdb, s.prefix, rule,
-		luascripts.SetLimitArgs{Limit: c.text, Absent: c.absent, TTL: c.ttl, Replaced: c.replaced, Version: c.version})
+	return limitscripts.SetLimit(ctx, s.rdb, s.prefix, rule,
+		limitscripts.SetLimitArgs{Limit: c.text, Absent: c.absent, TTL: c.ttl, Replaced: c.replaced, Version: c.version})
 }
 
 func (s redisLimits) closeRule(ctx context.Context, rule string, d time.Duration) (time.Time, int64, error) {
-	return luascripts.CloseRule(ctx, s.rdb, s.prefix, rule, d)
+	return limitscripts.CloseRule(ctx, s.rdb, s.prefix, rule, d)
 }
 
 // changes listens to the rule's channel. A connection that fails only means
 // that the caller reads the limit itself.
 func (s redisLimits) changes(ctx context.Context, rule string) (wait func(time.Duration), stop func()) {
-	sub := s.rdb.Subscribe(ctx, luascripts.StoredLimitKey(s.prefix, rule))
+	sub := s.rdb.Subscribe(ctx, limitscripts.StoredLimitKey(s.prefix, rule))
 	ended := context.AfterFunc(ctx, func() { _ = sub.Close() }) // a read in progress would outlive ctx
 	wait = func(d time.Duration) {
 		end := time.Now().Add(d)
@@ -250,7 +251,7 @@ func (t *roundTripTimes) observe(s *clockedStore, now time.Time) {
 // localTimes puts those of an answer into it, unless the store has done so. A grant may be at most
 // `old` when it is acted on. As long as one answer is all that is known of a clock, the grant
 // may be as old as the call.
-func (t *roundTripTimes) localTimes(r *luascripts.AcquireReply, old time.Duration) {
+func (t *roundTripTimes) localTimes(r *limitscripts.AcquireReply, old time.Duration) {
 	if !r.Local.Start.IsZero() {
 		return
 	}
@@ -274,7 +275,7 @@ const (
 
 // slack is how old a grant of the rules may be when it is acted on: a tenth of the shortest
 // window.
-func slack(calls []luascripts.RuleCall) time.Duration {
+func slack(calls []limitscripts.RuleCall) time.Duration {
 	least := staleMax
 	for i := range calls {
 		least = min(least, max(calls[i].Window/10, staleMin))
@@ -284,7 +285,7 @@ func slack(calls []luascripts.RuleCall) time.Duration {
 
 // answer is what every reply says about itself.
 type answer struct {
-	status  luascripts.Status
+	status  limitscripts.Status
 	rule    int // from 1; 0 for none
 	version int64
 	now     time.Time
@@ -314,12 +315,12 @@ func (t *storeCall) again(ctx context.Context, op string, a answer, err error) (
 	t.observe(t.store, a.now)
 	switch {
 	case err != nil:
-	case a.status == luascripts.NotCovered:
+	case a.status == limitscripts.NotCovered:
 		if t.clocks++; t.clocks < roundTripsMax {
 			return true, nil
 		}
 		err = errClock
-	case a.status == luascripts.Outdated:
+	case a.status == limitscripts.Outdated:
 		t.clocks = 0
 		t.outdated++
 		if t.fixed || t.outdated >= roundTripsMax+len(t.rules)-1 {
@@ -337,7 +338,7 @@ func (t *storeCall) again(ctx context.Context, op string, a answer, err error) (
 }
 
 // setLimits puts the limits into the calls of their rules, computed around an instant.
-func setLimits(calls []luascripts.RuleCall, limits []limitInForce, around time.Time) {
+func setLimits(calls []limitscripts.RuleCall, limits []limitInForce, around time.Time) {
 	for i := range calls {
 		limits[i].putInto(&calls[i], around)
 	}

@@ -6,19 +6,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // fakeStore answers what a test says, and remembers what it was asked.
 type fakeStore struct {
-	acquired luascripts.AcquireReply
-	status   func() luascripts.Status // of everything; nil for that of acquired
+	acquired limitscripts.AcquireReply
+	status   func() limitscripts.Status // of everything; nil for that of acquired
 	now      time.Time
-	cancels  []luascripts.CancelArgs
+	cancels  []limitscripts.CancelArgs
 	asked    int
 }
 
-func (s *fakeStore) answer() luascripts.Status {
+func (s *fakeStore) answer() limitscripts.Status {
 	s.asked++
 	if s.status == nil {
 		return s.acquired.Status
@@ -26,51 +26,51 @@ func (s *fakeStore) answer() luascripts.Status {
 	return s.status()
 }
 
-func (s *fakeStore) acquire(_ context.Context, c *luascripts.Call, _ undoer) error {
+func (s *fakeStore) acquire(_ context.Context, c *limitscripts.Call, _ undoer) error {
 	c.AcquireReply = s.acquired
 	c.Status, c.Rule, c.Now = s.answer(), 1, s.now
 	return nil
 }
 
-func (s *fakeStore) cancel(_ context.Context, a luascripts.CancelArgs) (luascripts.CancelReply, error) {
+func (s *fakeStore) cancel(_ context.Context, a limitscripts.CancelArgs) (limitscripts.CancelReply, error) {
 	s.cancels = append(s.cancels, a)
-	return luascripts.CancelReply{Status: s.answer(), Rule: 1, Now: s.now}, nil
+	return limitscripts.CancelReply{Status: s.answer(), Rule: 1, Now: s.now}, nil
 }
 
-func (s *fakeStore) refresh(_ context.Context, bookings []luascripts.RefreshArgs) []luascripts.RefreshReply {
-	out := make([]luascripts.RefreshReply, len(bookings))
+func (s *fakeStore) refresh(_ context.Context, bookings []limitscripts.RefreshArgs) []limitscripts.RefreshReply {
+	out := make([]limitscripts.RefreshReply, len(bookings))
 	for i := range out {
-		out[i] = luascripts.RefreshReply{Status: s.answer(), Rule: 1, Now: s.now}
+		out[i] = limitscripts.RefreshReply{Status: s.answer(), Rule: 1, Now: s.now}
 	}
 	return out
 }
 
-func (s *fakeStore) close(context.Context, luascripts.CloseArgs) (luascripts.CloseReply, error) {
-	return luascripts.CloseReply{Status: s.answer(), Rule: 1, Now: s.now}, nil
+func (s *fakeStore) close(context.Context, limitscripts.CloseArgs) (limitscripts.CloseReply, error) {
+	return limitscripts.CloseReply{Status: s.answer(), Rule: 1, Now: s.now}, nil
 }
 
-func (s *fakeStore) renew(_ context.Context, leases []luascripts.RenewArgs) []luascripts.RenewReply {
-	out := make([]luascripts.RenewReply, len(leases))
+func (s *fakeStore) renew(_ context.Context, leases []limitscripts.RenewArgs) []limitscripts.RenewReply {
+	out := make([]limitscripts.RenewReply, len(leases))
 	for i := range out {
-		out[i] = luascripts.RenewReply{Held: s.answer() == luascripts.Granted, Now: s.now}
+		out[i] = limitscripts.RenewReply{Held: s.answer() == limitscripts.Granted, Now: s.now}
 	}
 	return out
 }
 
-func (s *fakeStore) release(context.Context, luascripts.RuleCall, uint64) (luascripts.ReleaseReply, error) {
-	return luascripts.ReleaseReply{Status: s.answer(), Now: s.now}, nil
+func (s *fakeStore) release(context.Context, limitscripts.RuleCall, uint64) (limitscripts.ReleaseReply, error) {
+	return limitscripts.ReleaseReply{Status: s.answer(), Now: s.now}, nil
 }
 
-func (s *fakeStore) adjust(context.Context, luascripts.AdjustArgs) (luascripts.CancelReply, error) {
-	return luascripts.CancelReply{}, nil
+func (s *fakeStore) adjust(context.Context, limitscripts.AdjustArgs) (limitscripts.CancelReply, error) {
+	return limitscripts.CancelReply{}, nil
 }
 
-func (s *fakeStore) peek(context.Context, luascripts.LimitKeys, luascripts.PeekArgs) (luascripts.PeekReply, error) {
-	return luascripts.PeekReply{Status: s.answer(), Now: s.now}, nil
+func (s *fakeStore) peek(context.Context, limitscripts.LimitKeys, limitscripts.PeekArgs) (limitscripts.PeekReply, error) {
+	return limitscripts.PeekReply{Status: s.answer(), Now: s.now}, nil
 }
 
-func (s *fakeStore) reset(context.Context, luascripts.LimitKeys, luascripts.Numbers) (luascripts.CancelReply, error) {
-	return luascripts.CancelReply{Status: s.answer(), Rule: 1, Now: s.now}, nil
+func (s *fakeStore) reset(context.Context, limitscripts.LimitKeys, limitscripts.Numbers) (limitscripts.CancelReply, error) {
+	return limitscripts.CancelReply{Status: s.answer(), Rule: 1, Now: s.now}, nil
 }
 
 func onFake(t *testing.T, s store) *Limiter {
@@ -89,7 +89,7 @@ func onFake(t *testing.T, s store) *Limiter {
 func TestWorthOfAGrantTravels(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
-	s := &fakeStore{acquired: luascripts.AcquireReply{Status: luascripts.Granted, At: at, Worth: []int64{42}}, now: at}
+	s := &fakeStore{acquired: limitscripts.AcquireReply{Status: limitscripts.Granted, At: at, Worth: []int64{42}}, now: at}
 	l := onFake(t, s)
 	d, err := l.Policy().Redeem(t.Context(), Request{Key: "k", Cost: 1, Job: "a"})
 	if err != nil {
@@ -118,7 +118,7 @@ func TestWorthOfAGrantTravels(t *testing.T) {
 			t.Errorf("of %s Refund sent %+v, %v, want no instant", name, sent, err)
 		}
 	}
-	s.acquired = luascripts.AcquireReply{Status: luascripts.Booked}
+	s.acquired = limitscripts.AcquireReply{Status: limitscripts.Booked}
 	booked, err := l.Policy().Redeem(t.Context(), d.Request)
 	if err != nil || booked.grant.worth != nil {
 		t.Errorf("a booking asked for with an old Request has a worth of %d, %v, want none", booked.grant.worth, err)
@@ -130,11 +130,11 @@ func TestWorthOfAGrantTravels(t *testing.T) {
 func TestWindowsAroundTheStoresClock(t *testing.T) {
 	t.Parallel()
 	left := 0
-	s := &fakeStore{now: time.Now().Add(48 * time.Hour), status: func() luascripts.Status {
+	s := &fakeStore{now: time.Now().Add(48 * time.Hour), status: func() limitscripts.Status {
 		if left--; left >= 0 {
-			return luascripts.NotCovered
+			return limitscripts.NotCovered
 		}
-		return luascripts.Granted
+		return limitscripts.Granted
 	}}
 	l := onFake(t, s)
 	r := Request{Key: "k", Cost: 1, Job: "a"}
@@ -167,7 +167,7 @@ func TestWindowsAroundTheStoresClock(t *testing.T) {
 // error, and not an answer without an instant.
 func TestLimitThatChangesAllTheTime(t *testing.T) {
 	t.Parallel()
-	s := &fakeStore{now: time.Now(), status: func() luascripts.Status { return luascripts.Outdated }}
+	s := &fakeStore{now: time.Now(), status: func() limitscripts.Status { return limitscripts.Outdated }}
 	l := onFake(t, s)
 	_, try := l.TryAcquire(t.Context(), "key", 1)
 	_, redeem := l.Policy().Redeem(t.Context(), Request{Key: "key", Cost: 1, Job: "a"})

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 const (
@@ -199,7 +199,7 @@ func (w *waiter) acquire(ctx context.Context, r Request) (Decision, error) {
 			r.MaxWait = leastWait(time.Until(end))
 		}
 		r.Token = NewToken()
-		d, err := w.ask(func() (Decision, error) { return p.decide(ctx, luascripts.GrantOrBook, r) })
+		d, err := w.ask(func() (Decision, error) { return p.decide(ctx, limitscripts.GrantOrBook, r) })
 		if err != nil {
 			lost := p.withdrawLost(ctx, r, err)
 			if booked && !lost && !errors.Is(err, ErrTooLate) { // a job that is lost or too late has left its lines already

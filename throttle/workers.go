@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/giveback"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // ForWorkers are the calls for packages that build on this one, such as a worker. They are here, and not methods
@@ -151,10 +151,10 @@ func (workerCalls) Refresh(ctx context.Context, rdb redis.UniversalClient, booki
 // those that it did not decide about, see [storeCall].
 func refreshOn(ctx context.Context, s store, bookings []BookingRef, limits [][]limitInForce, indices []int, out []BookingStatus) {
 	for n := 0; len(indices) > 0; n++ {
-		args := make([]luascripts.RefreshArgs, len(indices))
+		args := make([]limitscripts.RefreshArgs, len(indices))
 		for j, i := range indices {
 			p := bookings[i].Policy
-			args[j] = luascripts.RefreshArgs{Rules: p.calls(bookings[i].IDs, bookings[i].request()), Policy: p.name, Job: bookings[i].Job,
+			args[j] = limitscripts.RefreshArgs{Rules: p.calls(bookings[i].IDs, bookings[i].request()), Policy: p.name, Job: bookings[i].Job,
 				HoldAfterFailover: p.cfg.HoldAfterFailover}
 			setLimits(args[j].Rules, limits[i], p.store.now())
 		}
@@ -166,16 +166,16 @@ func refreshOn(ctx context.Context, s store, bookings []BookingRef, limits [][]l
 			i, err := indices[j], r.Err
 			p := bookings[i].Policy
 			when.observe(p.store, r.Now)
-			if err == nil && r.Status == luascripts.NotCovered {
+			if err == nil && r.Status == limitscripts.NotCovered {
 				again, err = append(again, i), errClock
 			}
-			if err == nil && r.Status == luascripts.Outdated {
+			if err == nil && r.Status == limitscripts.Outdated {
 				if limits[i], err = p.rules.catchUp(ctx, limits[i], byID(bookings[i].IDs...), r.Rule-1, r.Version); err == nil {
 					again, err = append(again, i), &outdatedError{r.Version, r.Rule - 1}
 				}
 			}
 			err = p.rules.fault(ctx, "refresh", r.Rule, r.Status, err)
-			out[i] = BookingStatus{Known: err == nil && r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Before,
+			out[i] = BookingStatus{Known: err == nil && r.Status == limitscripts.Booked, At: r.At, Now: r.Now, Permits: r.Before,
 				Promoted: p.rules.promotions(r.Promoted, bookings[i].IDs, r.Now), Err: err}
 			if r.Rule > 0 && r.Rule <= len(p.rules) {
 				out[i].Rule = p.rules[r.Rule-1].rule
@@ -254,15 +254,15 @@ func (workerCalls) Lookup(ctx context.Context, booking BookingRef, hold bool) (B
 }
 
 // lookup asks once about the calls of one slot.
-func lookup(ctx context.Context, t *storeCall, calls []luascripts.RuleCall, at slotCalls, booking BookingRef,
+func lookup(ctx context.Context, t *storeCall, calls []limitscripts.RuleCall, at slotCalls, booking BookingRef,
 	hold bool) (s BookingStatus, again bool, err error) {
 	p := booking.Policy
 	setLimits(calls, t.limits, t.begin())
-	a := luascripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: booking.Job}
-	r, err := luascripts.Lookup(ctx, p.rdb, a, hold || p.cfg.HoldAfterFailover)
+	a := limitscripts.RefreshArgs{Rules: calls[at.from:at.to], Policy: p.name, Job: booking.Job}
+	r, err := limitscripts.Lookup(ctx, p.rdb, a, hold || p.cfg.HoldAfterFailover)
 	rule := r.Rule + at.from
 	again, err = t.again(ctx, "lookup", answer{r.Status, rule, r.Version, r.Now}, err)
-	s = BookingStatus{Known: r.Status == luascripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Held: r.Held.Until,
+	s = BookingStatus{Known: r.Status == limitscripts.Booked, At: r.At, Now: r.Now, Permits: r.Permits, Jobs: r.Jobs, Closed: r.Closed, Held: r.Held.Until,
 		Parked: r.Parked}
 	if s.Known && rule > 0 && rule <= len(p.rules) {
 		s.Rule = p.rules[rule-1].rule
@@ -496,7 +496,7 @@ func (workerCalls) Return(ctx context.Context, p *Policy, r Request) ([]Promotio
 // and Config.Shadow, as while Redis is away. It asks nobody. The caller takes the call itself back by its token, and goes on
 // with the Request of the decision. With FailClosed the error unwraps to [ErrUnavailable].
 func (workerCalls) WithoutAnswer(ctx context.Context, p *Policy, r Request) (Decision, error) {
-	d, err := decideWithoutAnswer(ctx, p, luascripts.GrantOrBook, r, &unavailableError{Op: "acquire", Reason: "the answer did not come in time"})
+	d, err := decideWithoutAnswer(ctx, p, limitscripts.GrantOrBook, r, &unavailableError{Op: "acquire", Reason: "the answer did not come in time"})
 	if err == nil && !d.Granted {
 		d.Token = NewToken() // the other one is refused when the call has been taken back
 	}

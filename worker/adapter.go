@@ -20,9 +20,9 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/asynqwire"
-	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/policyset"
 	"github.com/headwayq/headway/internal/precheck"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/internal/tail"
 	"github.com/headwayq/headway/queue"
@@ -177,7 +177,7 @@ func (a *Adapter) serve(queues map[string]int, fixed bool) {
 	clear(a.queues)
 	clear(a.wakers)
 	for name := range queues {
-		a.queues[name] = luascripts.NewQueueKeys(a.cfg.Throttle.Prefix, name)
+		a.queues[name] = queuescripts.NewQueueKeys(a.cfg.Throttle.Prefix, name)
 		a.wakers[name] = newWaker(a.core, name, a.promotions, a.refreshes, a.fetcher)
 	}
 }

@@ -14,8 +14,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/policyset"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -291,7 +293,7 @@ func (t *attempt) PutOff(ctx context.Context, p *throttle.Policy, d throttle.Dec
 func (t *attempt) takeRunNow(ctx context.Context) bool {
 	ctx, cancel := t.after(ctx)
 	defer cancel()
-	taken, err := luascripts.TakeRunNow(ctx, t.a.rdb, t.a.keys(t.queue), t.taskID)
+	taken, err := queuescripts.TakeRunNow(ctx, t.a.rdb, t.a.keys(t.queue), t.taskID)
 	return taken && err == nil
 }
 
@@ -424,19 +426,19 @@ func (errPaused) Error() string { return "worker: its batch is paused" }
 // until the batch goes on, unless an operator lets the task run now. Of a cancelled batch err is nil,
 // which ends the task. Either way its bookings are cancelled.
 func (t *attempt) holdForBatch(ctx context.Context, task *asynq.Task, runNow bool) (handled bool, err error) {
-	id, _, ok := luascripts.ParseBatchTaskID(t.taskID)
+	id, _, ok := batchscripts.ParseTaskID(t.taskID)
 	if !ok {
 		return false, nil
 	}
 	switch t.a.batches.state(ctx, batchID{t.queue, id}) {
-	case luascripts.BatchPaused:
+	case batchscripts.Paused:
 		if runNow || t.mustStay() { // an unknown version of asynq would archive it
 			return false, nil
 		}
 		t.cancelBookings(ctx, task)
-		record := luascripts.WaitRecord{Deadline: t.deadline}
+		record := queuescripts.WaitRecord{Deadline: t.deadline}
 		return true, t.deferTo(deferral{wait: t.pauseFor(), reason: event.Paused, record: record, cause: errPaused{}}, decided{})
-	case luascripts.BatchCancelled:
+	case batchscripts.Cancelled:
 		t.cancelBookings(ctx, task)
 		t.a.batches.dropped.put(t.a.keys(t.queue).Task(t.taskID), struct{}{}, time.Now())
 		return true, nil

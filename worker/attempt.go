@@ -13,7 +13,7 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/bounded"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -438,17 +438,17 @@ func (t *attempt) Defer(_ context.Context, p *throttle.Policy, d throttle.Decisi
 }
 
 // waitRecord is what the task has booked, as it is stored beside it.
-func (t *attempt) waitRecord(p *throttle.Policy, d throttle.Decision) luascripts.WaitRecord {
-	record := luascripts.WaitRecord{Deadline: t.deadline}
+func (t *attempt) waitRecord(p *throttle.Policy, d throttle.Decision) queuescripts.WaitRecord {
+	record := queuescripts.WaitRecord{Deadline: t.deadline}
 	if !d.Gated {
 		record.Booking = storedBooking(p, d.Request)
 	}
 	return record
 }
 
-func storedBooking(p *throttle.Policy, r throttle.Request) luascripts.StoredBooking {
+func storedBooking(p *throttle.Policy, r throttle.Request) queuescripts.StoredBooking {
 	ref := throttle.ForWorkers.Ref(p, r)
-	return luascripts.NewStoredBooking(p.String(), ref.Costs, ref.IDs)
+	return queuescripts.NewStoredBooking(p.String(), ref.Costs, ref.IDs)
 }
 
 // isUnreadable says that a rule can't be decided about until somebody does something: its state is
@@ -471,7 +471,7 @@ func (t *attempt) unanswered(ctx context.Context, p *throttle.Policy, r throttle
 		t.a.sawError(ctx, cause)
 	}
 	t.logUnanswered(p, cause)
-	record := luascripts.WaitRecord{Deadline: t.deadline}
+	record := queuescripts.WaitRecord{Deadline: t.deadline}
 	return t.deferTo(deferral{wait: unbookedWait + rand.N(unbookedWait), reason: event.Unavailable, record: record, cause: cause}, decided{})
 }
 

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/asynqwire"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
 )
 
 const (
@@ -41,14 +41,14 @@ type batches struct {
 }
 
 type batchLook struct {
-	state luascripts.BatchState
+	state batchscripts.State
 	at    time.Time
 }
 
 // fresh says that a look is still good enough. A pause and a cancel are looked up each time: a
 // batch that was paused may go on by now, and one that was cancelled may have been started again.
 func (l batchLook) fresh(now time.Time) bool {
-	return now.Sub(l.at) < batchFresh && l.state != luascripts.BatchPaused && l.state != luascripts.BatchCancelled
+	return now.Sub(l.at) < batchFresh && l.state != batchscripts.Paused && l.state != batchscripts.Cancelled
 }
 
 func newBatches(c *core) *batches {
@@ -57,7 +57,7 @@ func newBatches(c *core) *batches {
 
 // state is what a batch does, "" when there is none. While Redis is away it is what was
 // known last.
-func (s *batches) state(ctx context.Context, b batchID) luascripts.BatchState {
+func (s *batches) state(ctx context.Context, b batchID) batchscripts.State {
 	now := time.Now()
 	s.mu.Lock()
 	look := s.known[b]
@@ -65,7 +65,7 @@ func (s *batches) state(ctx context.Context, b batchID) luascripts.BatchState {
 	if look.fresh(now) {
 		return look.state
 	}
-	state, err := luascripts.StateOfBatch(ctx, s.rdb, s.keys(b.queue), b.id)
+	state, err := batchscripts.StateOf(ctx, s.rdb, s.keys(b.queue), b.id)
 	if err != nil {
 		return look.state
 	}
@@ -81,16 +81,16 @@ func (s *batches) state(ctx context.Context, b batchID) luascripts.BatchState {
 // end counts a task whose end asynq has written, if it is one of a batch. dropped says
 // that it did not run. What is not counted here is found by the feeder of the batch.
 func (s *batchCounts) end(ctx context.Context, op asynqwire.Op, call asynqwire.Call, dropped func() bool) {
-	var outcome luascripts.Outcome
+	var outcome batchscripts.Outcome
 	switch op {
 	case asynqwire.OpDone, asynqwire.OpComplete:
-		outcome = luascripts.OutcomeDone
+		outcome = batchscripts.OutcomeDone
 	case asynqwire.OpArchive:
-		outcome = luascripts.OutcomeFailed
+		outcome = batchscripts.OutcomeFailed
 	default:
 		return
 	}
-	id, element, ok := luascripts.ParseBatchTaskID(call.TaskID)
+	id, element, ok := batchscripts.ParseTaskID(call.TaskID)
 	if !ok {
 		return
 	}
@@ -99,7 +99,7 @@ func (s *batchCounts) end(ctx context.Context, op asynqwire.Op, call asynqwire.C
 		if op == asynqwire.OpComplete { // first: when the last is counted the batch may be started again
 			s.deleteUnrun(call)
 		}
-		e.outcome = luascripts.OutcomeDropped // at once: the feeder's sweep takes a task that is gone for done
+		e.outcome = batchscripts.OutcomeDropped // at once: the feeder's sweep takes a task that is gone for done
 		s.count(ctx, []ended{e})
 		return
 	}
@@ -126,7 +126,7 @@ const (
 // ended is a task of a batch that has ended.
 type ended struct {
 	batch   batchID
-	outcome luascripts.Outcome
+	outcome batchscripts.Outcome
 	element string
 }
 
@@ -205,13 +205,13 @@ func (s *batchCounts) count(ctx context.Context, all []ended) {
 		first := all[0]
 		var elements []string
 		all = slices.DeleteFunc(all, func(e ended) bool {
-			same := e.batch == first.batch && e.outcome == first.outcome && len(elements) < luascripts.BatchMax
+			same := e.batch == first.batch && e.outcome == first.outcome && len(elements) < batchscripts.ElementsMax
 			if same {
 				elements = append(elements, e.element)
 			}
 			return same
 		})
-		if _, _, err := luascripts.BatchCount(ctx, s.rdb, s.keys(first.batch.queue), first.batch.id, first.outcome, elements...); err != nil {
+		if _, _, err := batchscripts.Count(ctx, s.rdb, s.keys(first.batch.queue), first.batch.id, first.outcome, elements...); err != nil {
 			s.log.Debug("tasks of a batch could not be counted", zap.String("batch", first.batch.id), zap.Error(err))
 		}
 	}

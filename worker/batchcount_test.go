@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
 )
 
 // countCalls is a Redis that records calls of batchcount.lua: "id outcome elements".
@@ -42,13 +42,13 @@ func TestVirtualBatchCountsAreGathered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		end := func(id string, outcome luascripts.Outcome, n int) (taken bool) {
+		end := func(id string, outcome batchscripts.Outcome, n int) (taken bool) {
 			for i := range n {
 				taken = a.batchCounts.add(ended{batchID{"default", id}, outcome, fmt.Sprint(i)})
 			}
 			return taken
 		}
-		if end("b", luascripts.OutcomeDone, 1) {
+		if end("b", batchscripts.OutcomeDone, 1) {
 			t.Error("what ends before the start is taken by nobody")
 		}
 		ctx, stop := context.WithCancel(t.Context())
@@ -61,19 +61,19 @@ func TestVirtualBatchCountsAreGathered(t *testing.T) {
 			}
 			redisCalls.calls = nil
 		}
-		end("b", luascripts.OutcomeDone, 1)
+		end("b", batchscripts.OutcomeDone, 1)
 		synctest.Wait()
 		want("the first", "b done 1")
-		end("b", luascripts.OutcomeDone, 150)
-		end("b", luascripts.OutcomeFailed, 2)
-		end("c", luascripts.OutcomeDone, 3)
+		end("b", batchscripts.OutcomeDone, 150)
+		end("b", batchscripts.OutcomeFailed, 2)
+		end("c", batchscripts.OutcomeDone, 3)
 		synctest.Wait()
 		want("the next wait")
 		// stopped before the pause is over
 		stop()
 		a.wg.Wait()
 		want("at the end", "b done 100", "b done 50", "b failed 2", "c done 3")
-		if end("b", luascripts.OutcomeDone, 1) {
+		if end("b", batchscripts.OutcomeDone, 1) {
 			t.Error("what ends after the end is taken by nobody")
 		}
 	})

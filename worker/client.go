@@ -18,6 +18,7 @@ import (
 	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/coalesce"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/rediserr"
 )
 
@@ -337,10 +338,10 @@ func (c *client) deferHidden(ctx context.Context, call asynqwire.Call) *redis.Cm
 // deferBy writes a deferral.
 func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
 	left := time.Until(d.made.Add(d.wait))
-	cmd := luascripts.Defer(ctx, c.UniversalClient, c.a.keys(d.task.Queue), luascripts.DeferArgs{
+	cmd := queuescripts.Defer(ctx, c.UniversalClient, c.a.keys(d.task.Queue), queuescripts.DeferArgs{
 		ID: d.task.ID, Token: uint64(d.token), At: d.at, Record: d.record.Text(), Wait: left, Unique: d.unique, Postponed: d.postponed,
 		Pool:   c.a.firstPool(d.rule, d.wait),
-		Reason: luascripts.WaitReasonOf(causes[d.reason], d.record.Booking, d.rule),
+		Reason: queuescripts.WaitReasonOf(causes[d.reason], d.record.Booking, d.rule),
 	})
 	if isNotFound(cmd.Err()) { // as in runFinish: its lease was lost
 		c.a.deferrals.remove(d)
@@ -365,7 +366,7 @@ func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
 // wake the task before the user's back-off is over. If this call fails, the score in
 // asynq's retry set still shows that the entry is old, unless both are in one second.
 func (c *client) forgetDue(ctx context.Context, call asynqwire.Call) {
-	if err := luascripts.Forget(ctx, c.UniversalClient, c.a.keys(call.Queue), call.TaskID, ""); err != nil {
+	if err := queuescripts.Forget(ctx, c.UniversalClient, c.a.keys(call.Queue), call.TaskID, ""); err != nil {
 		c.a.log.Debug("could not clear the due index", zap.Error(err))
 	}
 }

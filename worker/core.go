@@ -17,8 +17,8 @@ import (
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/history"
-	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/policyset"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle"
 )
@@ -29,10 +29,10 @@ type core struct {
 	rdb            redis.UniversalClient
 	cfg            Config
 	log            *zap.Logger
-	poolName       string                          // this pool's name in Redis
-	poolMark       luascripts.PoolMark             // this adapter's mark, among all that defer tasks
-	set            *policyset.Set                  // the limiters of the policies, and of the rules that handlers used
-	queues         map[string]luascripts.QueueKeys // those that are served here; never changed after Start
+	poolName       string                            // this pool's name in Redis
+	poolMark       queuescripts.PoolMark             // this adapter's mark, among all that defer tasks
+	set            *policyset.Set                    // the limiters of the policies, and of the rules that handlers used
+	queues         map[string]queuescripts.QueueKeys // those that are served here; never changed after Start
 	counters       counters
 	waits          *waits
 	lead           *lead
@@ -68,7 +68,7 @@ func newCore(rdb redis.UniversalClient, cfg Config) *core {
 	c := &core{
 		rdb: rdb, cfg: cfg, log: cfg.Logger.With(zap.String("component", "worker")),
 		poolName: fmt.Sprintf("%016x", rand.Uint64()), set: policyset.New(rdb, cfg.Throttle),
-		queues: make(map[string]luascripts.QueueKeys), lead: newLead(cfg.Throttle.InlineWait), noFetch: make(chan struct{}), stop: make(chan struct{}),
+		queues: make(map[string]queuescripts.QueueKeys), lead: newLead(cfg.Throttle.InlineWait), noFetch: make(chan struct{}), stop: make(chan struct{}),
 	}
 	if !cfg.NoHistory {
 		c.history = history.New(rdb, cfg.Throttle.Prefix, c.limitText)
@@ -79,11 +79,11 @@ func newCore(rdb redis.UniversalClient, cfg Config) *core {
 }
 
 // keys are those of a queue; of one that is served here they are made once.
-func (c *core) keys(queue string) luascripts.QueueKeys {
+func (c *core) keys(queue string) queuescripts.QueueKeys {
 	if k, ok := c.queues[queue]; ok {
 		return k
 	}
-	return luascripts.NewQueueKeys(c.cfg.Throttle.Prefix, queue)
+	return queuescripts.NewQueueKeys(c.cfg.Throttle.Prefix, queue)
 }
 
 // onCluster says that one server may stand still while the others answer.
@@ -251,9 +251,9 @@ func (c *core) countWait(d *deferral) {
 }
 
 // recordWait notes in the history until when a task waits for a rule. record is the stored
-// [luascripts.WaitRecord] of the task.
+// [queuescripts.WaitRecord] of the task.
 func (c *core) recordWait(rule, record string, until time.Time) {
-	parsed, ok := luascripts.ParseWaitRecord(record)
+	parsed, ok := queuescripts.ParseWaitRecord(record)
 	if c.history == nil || !ok {
 		return
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/asynqwire"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle"
 )
@@ -34,16 +34,16 @@ type deferral struct {
 	at        time.Time // by Redis' clock; zero without a booking: wait from made
 	wait      time.Duration
 	made      time.Time
-	record    luascripts.WaitRecord
+	record    queuescripts.WaitRecord
 	cause     error // a throttle.ThrottledError, or what kept Redis from answering
 	judged    bool  // asynq has asked the adapter whether it is a failure; under the lock of deferrals
 	ended     bool  // the attempt has ended with it; under the same lock
 }
 
 // causes are the reasons of deferrals as they stand in Redis.
-var causes = map[event.Reason]luascripts.Cause{
-	event.Booked: luascripts.CauseBooked, event.Gated: luascripts.CauseGate, event.RetryAfter: luascripts.CauseRetryAfter, event.Paused: luascripts.CausePaused,
-	event.Returned: luascripts.CauseReturned, event.Unavailable: luascripts.CauseAway,
+var causes = map[event.Reason]queuescripts.Cause{
+	event.Booked: queuescripts.CauseBooked, event.Gated: queuescripts.CauseGate, event.RetryAfter: queuescripts.CauseRetryAfter, event.Paused: queuescripts.CausePaused,
+	event.Returned: queuescripts.CauseReturned, event.Unavailable: queuescripts.CauseAway,
 }
 
 // Error contains the token. By it the adapter finds the deferral again in the text that
@@ -64,9 +64,9 @@ func (d *deferral) Unwrap() error { return d.cause }
 // not look at it. The mark is empty, and every pool tries, when the task waits for a lease: the
 // lease may be held here, and this process may die with it. It is also empty once this pool fetches
 // no more, for then it wakes no task either.
-func (c *core) firstPool(rule string, wait time.Duration) luascripts.PoolMark {
+func (c *core) firstPool(rule string, wait time.Duration) queuescripts.PoolMark {
 	if c.forLease(rule, wait) || !c.fetches() {
-		return luascripts.PoolMark{}
+		return queuescripts.PoolMark{}
 	}
 	return c.poolMark
 }

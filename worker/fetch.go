@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/asynqwire"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/rediserr"
 )
 
@@ -100,7 +100,7 @@ type fetcher struct {
 // fetchQueue is a queue from which tasks are fetched.
 type fetchQueue struct {
 	name string
-	keys luascripts.QueueKeys
+	keys queuescripts.QueueKeys
 
 	// calling is locked while Redis is asked about this queue. Another server that wants a task
 	// of it waits, and gets one of those that come.
@@ -329,11 +329,11 @@ func (f *fetcher) ask(ctx context.Context, q *fetchQueue, leaseEnds int64, n int
 	if !q.lost {
 		q.call++
 	}
-	var fetched []luascripts.FetchedTask
+	var fetched []queuescripts.FetchedTask
 	var err error
 	for range 2 { // when the connection broke, once more on another one
-		fetched, err = luascripts.Fetch(ctx, f.rdb, q.keys,
-			luascripts.FetchArgs{Pool: f.poolName, Call: q.call, LeaseEnds: leaseEnds, Most: n, Again: q.lost})
+		fetched, err = queuescripts.Fetch(ctx, f.rdb, q.keys,
+			queuescripts.FetchArgs{Pool: f.poolName, Call: q.call, LeaseEnds: leaseEnds, Most: n, Again: q.lost})
 		q.lost = err != nil
 		if rediserr.Of(err) != rediserr.Lost {
 			break
@@ -461,7 +461,7 @@ func (f *fetcher) requeue(ctx context.Context, q *fetchQueue) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	back, err := luascripts.Requeue(ctx, f.rdb, q.keys, luascripts.RequeueArgs{Pool: f.poolName, Call: q.call, IDs: ids})
+	back, err := queuescripts.Requeue(ctx, f.rdb, q.keys, queuescripts.RequeueArgs{Pool: f.poolName, Call: q.call, IDs: ids})
 	if err != nil || back < len(ids) {
 		f.logFew("giving back", func() {
 			f.log.Warn("tasks that were fetched and not started can't be given back: asynq recovers them when their lease has ended",
@@ -593,8 +593,8 @@ func (c *client) answered(ctx context.Context) {
 // delivery is a task on its way to its handler. asynq hands the handler only a part of the message.
 type delivery struct {
 	asynqwire.Message
-	runNow bool            // an operator lets it run without asking its rules
-	wait   luascripts.Wait // how it waited
+	runNow bool              // an operator lets it run without asking its rules
+	wait   queuescripts.Wait // how it waited
 }
 
 // noteDelivery remembers a delivery until its handler is called.

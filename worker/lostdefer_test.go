@@ -10,7 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/worker"
@@ -58,7 +58,7 @@ func newLostDeferral(t *testing.T, per, work time.Duration, retries int) *lostDe
 	r := newRig(t)
 	c := &lostDeferral{rig: r, per: per}
 	// Redis knows the script: otherwise the answer that is lost would be NOSCRIPT
-	_ = luascripts.Defer(t.Context(), r.rdb, luascripts.NewQueueKeys("hw", "default"), luascripts.DeferArgs{ID: "nobody", Token: 1})
+	_ = queuescripts.Defer(t.Context(), r.rdb, queuescripts.NewQueueKeys("hw", "default"), queuescripts.DeferArgs{ID: "nobody", Token: 1})
 	rdb, proxy := redistest.Behind(t, r.srv, func(o *redis.Options) { o.MaxRetries = retries })
 	c.proxy = proxy
 	c.pool, _ = r.startOn(rdb, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {

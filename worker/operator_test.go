@@ -10,7 +10,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -143,7 +143,7 @@ func TestRemovedTaskFreesItsBooking(t *testing.T) {
 // wantNoTrace checks that nothing of ours speaks of a task.
 func (r *rig) wantNoTrace(id string) {
 	r.Helper()
-	walk, err := luascripts.ScanDeferred(context.WithoutCancel(r.Context()), r.rdb, luascripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1000)
+	walk, err := queuescripts.ScanDeferred(context.WithoutCancel(r.Context()), r.rdb, queuescripts.NewQueueKeys("hw", "default"), time.Time{}, 0, 1000)
 	if err != nil {
 		r.Fatal(err)
 	}

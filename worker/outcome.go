@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -268,7 +268,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 		}
 	}
 	failed := t.finish(ctx, func(after context.Context) error {
-		postpones, err := luascripts.Postpones(after, t.a.rdb, t.a.keys(t.queue), t.taskID)
+		postpones, err := queuescripts.Postpones(after, t.a.rdb, t.a.keys(t.queue), t.taskID)
 		if err != nil {
 			return err
 		}
@@ -307,7 +307,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 		return &stayError{wait: d, cause: err}
 	}
 	cause := &throttle.ThrottledError{Rule: rule, At: time.Now().Add(d), RetryAfter: d}
-	record := luascripts.WaitRecord{Deadline: t.deadline, Booking: storedBooking(g.policy, g.Request)}
+	record := queuescripts.WaitRecord{Deadline: t.deadline, Booking: storedBooking(g.policy, g.Request)}
 	return t.deferTo(deferral{rule: rule, reason: event.RetryAfter, wait: d, record: record, cause: fmt.Errorf("%w: %w", cause, err), postponed: true}, g)
 }
 

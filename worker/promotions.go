@@ -10,8 +10,8 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/giveback"
-	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/promotion"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -138,7 +138,7 @@ func (ps *promotions) gather(first throttle.Promotion) map[string]promotion.Task
 func (ps *promotions) passOn(ctx context.Context, queue string, tasks promotion.Tasks, w *waker) {
 	var gone []throttle.BookingRef
 	found := func(p throttle.Promotion, code int64) {
-		if code == luascripts.Ended || ps.stayedAway(p) {
+		if code == queuescripts.Ended || ps.stayedAway(p) {
 			gone = append(gone, p.Booking)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -116,12 +116,12 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 	if len(rules) == 0 {
 		return
 	}
-	claimed, open, err := luascripts.Claim(ctx, w.rdb, w.keys, w.poolName, claimTTL, rules)
+	claimed, open, err := queuescripts.Claim(ctx, w.rdb, w.keys, w.poolName, claimTTL, rules)
 	if err != nil {
 		w.logAndPause(ctx, "a changed limit can't be planned", err)
 		return
 	}
-	var changed []luascripts.RuleVersion
+	var changed []queuescripts.RuleVersion
 	for i, r := range rules {
 		if open[i] == 0 {
 			planned[r.Rule] = r.Version
@@ -138,7 +138,7 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 		w.release(ctx)
 		return
 	}
-	if ok, err := luascripts.ReplanDone(ctx, w.rdb, w.keys, w.poolName, changed); err != nil || !ok {
+	if ok, err := queuescripts.ReplanDone(ctx, w.rdb, w.keys, w.poolName, changed); err != nil || !ok {
 		return // the next look begins anew, or finds that another has done it
 	}
 	for _, r := range changed {
@@ -150,15 +150,15 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 func (w *waker) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterTimeout)
 	defer cancel()
-	_, _ = luascripts.ReplanDone(ctx, w.rdb, w.keys, w.poolName, nil)
+	_, _ = queuescripts.ReplanDone(ctx, w.rdb, w.keys, w.poolName, nil)
 }
 
 // changed are the rules of which another version is planned, or none known.
-func (v limitVersions) changed(planned limitVersions) []luascripts.RuleVersion {
-	var out []luascripts.RuleVersion
+func (v limitVersions) changed(planned limitVersions) []queuescripts.RuleVersion {
+	var out []queuescripts.RuleVersion
 	for rule, version := range v {
 		if old, known := planned[rule]; (!known || old != version) && len(out) < claimRules {
-			out = append(out, luascripts.RuleVersion{Rule: rule, Version: version})
+			out = append(out, queuescripts.RuleVersion{Rule: rule, Version: version})
 		}
 	}
 	return out
@@ -167,15 +167,15 @@ func (v limitVersions) changed(planned limitVersions) []luascripts.RuleVersion {
 // walk goes once through all deferred tasks, in portions and in the order of their instants.
 // It returns false when it did not come to the end: the claim is lost, Redis is away, or a
 // limit has changed again.
-func (w *waker) walk(ctx context.Context, rules []luascripts.RuleVersion) bool {
+func (w *waker) walk(ctx context.Context, rules []queuescripts.RuleVersion) bool {
 	var from, last time.Time
 	for skip := 0; ; {
 		began := time.Now()
-		claimed, _, err := luascripts.Claim(ctx, w.rdb, w.keys, w.poolName, claimTTL, rules)
+		claimed, _, err := queuescripts.Claim(ctx, w.rdb, w.keys, w.poolName, claimTTL, rules)
 		if err != nil || !claimed {
 			return false
 		}
-		r, err := luascripts.ScanDeferred(ctx, w.rdb, w.keys, from, skip, replanPortion)
+		r, err := queuescripts.ScanDeferred(ctx, w.rdb, w.keys, from, skip, replanPortion)
 		if err != nil {
 			w.logAndPause(ctx, "the due index can't be read", err)
 			return false
@@ -205,7 +205,7 @@ func (w *waker) walk(ctx context.Context, rules []luascripts.RuleVersion) bool {
 }
 
 // rest waits d between two steps; false when a limit has changed again.
-func (w *waker) rest(ctx context.Context, d time.Duration, rules []luascripts.RuleVersion) bool {
+func (w *waker) rest(ctx context.Context, d time.Duration, rules []queuescripts.RuleVersion) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	for {
@@ -215,7 +215,7 @@ func (w *waker) rest(ctx context.Context, d time.Duration, rules []luascripts.Ru
 		case <-t.C:
 			return true
 		case seen := <-w.limits:
-			again := slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool {
+			again := slices.ContainsFunc(rules, func(r queuescripts.RuleVersion) bool {
 				version, known := seen[r.Rule]
 				return known && version != r.Version
 			})
@@ -229,19 +229,19 @@ func (w *waker) rest(ctx context.Context, d time.Duration, rules []luascripts.Ru
 
 // replan moves the tasks of one portion that wait under a changed rule to
 // their new instants, and answers who moved.
-func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rules []luascripts.RuleVersion) (moved map[string]bool, ok bool) {
+func (w *waker) replan(ctx context.Context, r queuescripts.ScanDeferredReply, rules []queuescripts.RuleVersion) (moved map[string]bool, ok bool) {
 	var bookings []throttle.BookingRef
 	var tasks []dueTask
 	for _, d := range r.Tasks {
 		t := dueTask{DueTask: d}
-		t.record, t.known = luascripts.ParseWaitRecord(d.Record)
+		t.record, t.known = queuescripts.ParseWaitRecord(d.Record)
 		p, ok := w.bookingOf(t)
-		if ok && slices.ContainsFunc(rules, func(r luascripts.RuleVersion) bool { return t.record.Booking.Has(r.Rule) }) {
+		if ok && slices.ContainsFunc(rules, func(r queuescripts.RuleVersion) bool { return t.record.Booking.Has(r.Rule) }) {
 			tasks = append(tasks, t)
 			bookings = append(bookings, p)
 		}
 	}
-	var retimings []luascripts.Retiming
+	var retimings []queuescripts.Retiming
 	var rule []string
 	var was []time.Time
 	for n, now := range throttle.ForWorkers.Refresh(ctx, w.rdb, bookings) {
@@ -258,22 +258,22 @@ func (w *waker) replan(ctx context.Context, r luascripts.ScanDeferredReply, rule
 			continue
 		}
 		if at.Sub(t.At).Abs() > moveLeast {
-			retimings = append(retimings, luascripts.Retiming{ID: t.ID, At: at, In: in, Any: w.forLease(now.Rule, in), Record: t.Record,
-				Reason: luascripts.WaitReasonOf(luascripts.CauseChange, t.record.Booking, now.Rule)})
+			retimings = append(retimings, queuescripts.Retiming{ID: t.ID, At: at, In: in, Any: w.forLease(now.Rule, in), Record: t.Record,
+				Reason: queuescripts.WaitReasonOf(queuescripts.CauseChange, t.record.Booking, now.Rule)})
 			rule, was = append(rule, now.Rule), append(was, t.At)
 		}
 	}
 	if len(retimings) == 0 {
 		return nil, true
 	}
-	codes, err := luascripts.Retime(ctx, w.rdb, w.keys, retimings)
+	codes, err := queuescripts.Retime(ctx, w.rdb, w.keys, retimings)
 	if err != nil {
 		w.logAndPause(ctx, "deferred tasks can't be re-timed", err)
 		return nil, false
 	}
 	moved = make(map[string]bool)
 	for n, code := range codes {
-		if code != luascripts.Retimed {
+		if code != queuescripts.Retimed {
 			continue // it is not deferred any more
 		}
 		moved[retimings[n].ID] = true

@@ -12,7 +12,7 @@ import (
 
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/inspect"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
@@ -123,7 +123,7 @@ func TestRunNowPassesGatesAndPauses(t *testing.T) {
 	if err := control.Pause(t.Context(), "default", "winter"); err != nil {
 		t.Fatal(err)
 	}
-	id := luascripts.BatchTaskID("winter", "0")
+	id := batchscripts.TaskID("winter", "0")
 	r.enqueue("sms", id, `{}`) // without a key
 	r.eventually("it waits for its batch", func() bool { return r.is(id, asynq.TaskStateRetry) })
 	if err := i.RunNow(t.Context(), "default", id, aTest); err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/history"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 )
@@ -224,11 +224,11 @@ func (w *waits) begin(task, rule string, now time.Time, told time.Duration) {
 // arrived notes how a task waited that comes to its handler now, as Redis has it: another process
 // may have deferred or booked it, and what is known here can be of an earlier wait. names are the
 // limits of its policy. A task that a closing pool had handed back waited for none of them.
-func (w *waits) arrived(task string, as luascripts.Wait, names []string, now time.Time) {
+func (w *waits) arrived(task string, as queuescripts.Wait, names []string, now time.Time) {
 	rule := as.RuleAmong(names)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if as.Reason.Cause == luascripts.CauseReturned {
+	if as.Reason.Cause == queuescripts.CauseReturned {
 		delete(w.byTask, task)
 		return
 	}

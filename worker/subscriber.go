@@ -6,7 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/internal/tail"
 )
@@ -76,7 +76,7 @@ func (s *subscriber) receiveUntilSilent(ctx context.Context, sub *redis.PubSub, 
 			s.teller.Hear(notice.Payload)
 			continue
 		}
-		if d, err := luascripts.ParseNotice(notice.Payload); err == nil && wakers[notice.Channel] != nil {
+		if d, err := queuescripts.ParseNotice(notice.Payload); err == nil && wakers[notice.Channel] != nil {
 			wakers[notice.Channel].expect(d)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/precheck"
 	"github.com/headwayq/headway/internal/presence"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle"
 )
@@ -155,7 +156,7 @@ func (w *serverWatch) look(ctx context.Context) {
 // first task of a queue alone, and asynq's tools see only queues of that list.
 func (w *serverWatch) nameQueues(ctx context.Context) {
 	for queue := range w.cfg.Asynq.Queues {
-		if err := luascripts.NameQueue(ctx, w.rdb, queue); err != nil {
+		if err := queuescripts.NameQueue(ctx, w.rdb, queue); err != nil {
 			w.log.Warn("a queue can't be named to a new Redis server: tools may not list it", zap.String("queue", queue), zap.Error(err))
 		}
 	}
@@ -226,7 +227,7 @@ func (u *upkeep) shareRules(ctx context.Context) {
 			}
 		}
 	}
-	all, err := luascripts.Rules(ctx, u.rdb, u.cfg.Throttle.Prefix, rulesTTL, own)
+	all, err := queuescripts.Rules(ctx, u.rdb, u.cfg.Throttle.Prefix, rulesTTL, own)
 	if err != nil {
 		u.log.Debug("could not compare rules with other pools", zap.Error(err))
 		return
@@ -303,7 +304,7 @@ func (s *sweeper) run(ctx context.Context) {
 		if !s.hasDeferred() {
 			return
 		}
-		if ours, err := luascripts.ClaimSweep(ctx, s.rdb, s.keys, sweepEvery*7/8); err == nil && ours {
+		if ours, err := queuescripts.ClaimSweep(ctx, s.rdb, s.keys, sweepEvery*7/8); err == nil && ours {
 			s.sweep(ctx)
 		}
 	})
@@ -332,8 +333,8 @@ func (s *sweeper) sweep(ctx context.Context) {
 
 // portion looks at some deferred tasks, clears away those that are gone, and notes the
 // lines for leases of the others.
-func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines map[lineKey]throttle.BookingRef) (luascripts.ScanDeferredReply, bool) {
-	r, err := luascripts.ScanDeferredWithStates(ctx, s.rdb, s.keys, from, skip, sweepPortion)
+func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines map[lineKey]throttle.BookingRef) (queuescripts.ScanDeferredReply, bool) {
+	r, err := queuescripts.ScanDeferredWithStates(ctx, s.rdb, s.keys, from, skip, sweepPortion)
 	if err != nil {
 		s.logAndPause(ctx, "the due index can't be read", err)
 		return r, false
@@ -341,7 +342,7 @@ func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines m
 	var ended []dueTask
 	for _, d := range r.Tasks {
 		t := dueTask{DueTask: d}
-		t.record, t.known = luascripts.ParseWaitRecord(d.Record)
+		t.record, t.known = queuescripts.ParseWaitRecord(d.Record)
 		if hasEnded(d) {
 			ended = append(ended, t)
 		} else {
@@ -354,11 +355,11 @@ func (s *sweeper) portion(ctx context.Context, from time.Time, skip int, lines m
 }
 
 // hasEnded says that a task never runs again by itself: it was deleted, archived or completed.
-func hasEnded(t luascripts.DueTask) bool {
+func hasEnded(t queuescripts.DueTask) bool {
 	return t.State == "" || t.State == "archived" || t.State == "completed"
 }
 
-func countEnded(tasks []luascripts.DueTask) (n int) {
+func countEnded(tasks []queuescripts.DueTask) (n int) {
 	for _, t := range tasks {
 		if hasEnded(t) {
 			n++
@@ -370,7 +371,7 @@ func countEnded(tasks []luascripts.DueTask) (n int) {
 // advance moves the portion of the others behind these tasks, and to the beginning when
 // there are none. Tasks of one instant that went meanwhile may make it pass some: they are
 // seen the next time.
-func (s *sweeper) advance(tasks []luascripts.DueTask) {
+func (s *sweeper) advance(tasks []queuescripts.DueTask) {
 	if len(tasks) == 0 {
 		s.from, s.skip = time.Time{}, 0
 		return

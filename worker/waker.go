@@ -10,6 +10,7 @@ import (
 	"github.com/headwayq/headway/event"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/promotion"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -64,7 +65,7 @@ type waker struct {
 	fetcher    *fetcher
 
 	queue string
-	keys  luascripts.QueueKeys
+	keys  queuescripts.QueueKeys
 	bell  chan struct{}
 
 	limits chan limitVersions // the newest look at the limits in force
@@ -209,7 +210,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	began = time.Now()
 	most, _ := w.roomFor(began, 0) // 0: which tasks are due is read next
 	free := max(0, most-w.load.ahead())
-	due, err := luascripts.Due(ctx, w.rdb, w.keys, luascripts.DueArgs{Lead: lead, Room: most, Free: free, Pool: w.poolMark, Others: w.wakesOthersAfter()})
+	due, err := queuescripts.Due(ctx, w.rdb, w.keys, queuescripts.DueArgs{Lead: lead, Room: most, Free: free, Pool: w.poolMark, Others: w.wakesOthersAfter()})
 	if err != nil {
 		w.logAndPause(ctx, "the due index can't be read", err)
 		return time.Now(), lookMost
@@ -226,7 +227,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 		cleared = w.clearEnded(ctx, b.ended, began) || cleared
 	}
 	for _, t := range b.stuck {
-		_ = luascripts.Forget(ctx, w.rdb, w.keys, t.ID, t.Record)
+		_ = queuescripts.Forget(ctx, w.rdb, w.keys, t.ID, t.Record)
 	}
 	if cleared && len(due.Tasks) >= wakeBatch {
 		wait = min(wait, movedPause) // they may be all that the look listed, and others are due behind them
@@ -248,7 +249,7 @@ func (w *waker) look(ctx context.Context) (began time.Time, wait time.Duration) 
 	}
 	if len(b.ready) > 0 {
 		codes, woken := w.wake(ctx, w.refreshDue(ctx, b.ready, lead, due.Now), began)
-		if slices.Contains(codes, luascripts.NotYet) {
+		if slices.Contains(codes, queuescripts.NotYet) {
 			wait = min(wait, notYetPause)
 		} else if room < want && woken < room {
 			wait = min(wait, movedPause) // tasks that had moved, or that another pool woke, took no room: the next are due now
@@ -298,7 +299,7 @@ func (w *waker) wakesOthersAfter() time.Duration {
 }
 
 // found notes whether something is deferred, and whether it is due soon.
-func (w *waker) found(due luascripts.DueReply) {
+func (w *waker) found(due queuescripts.DueReply) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	dueNow := len(due.Tasks) > 0 || due.More
@@ -327,8 +328,8 @@ func (w *waker) dueSoon() bool {
 
 // dueTask is a due entry with what was stored beside it.
 type dueTask struct {
-	luascripts.DueTask
-	record luascripts.WaitRecord
+	queuescripts.DueTask
+	record queuescripts.WaitRecord
 	known  bool // record could be read
 }
 
@@ -341,12 +342,12 @@ type dueSet struct {
 
 // split splits the due tasks by what is to be done with them, and shortens wait for those that are to be
 // looked at again.
-func (w *waker) split(due luascripts.DueReply, wait *time.Duration) dueSet {
+func (w *waker) split(due queuescripts.DueReply, wait *time.Duration) dueSet {
 	var b dueSet
 	active := false
 	for _, d := range due.Tasks {
 		t := dueTask{DueTask: d}
-		t.record, t.known = luascripts.ParseWaitRecord(d.Record)
+		t.record, t.known = queuescripts.ParseWaitRecord(d.Record)
 		switch d.State {
 		case "", "archived", "completed":
 			b.ended = append(b.ended, t)
@@ -398,9 +399,9 @@ func (w *waker) refreshDue(ctx context.Context, ready []dueTask, lead time.Durat
 			continue
 		}
 		w.refreshes.invalidate(bookings[n].Policy, bookings[n].IDs, status.Rule)
-		anys := t.Pool == luascripts.PoolMark{} // it belonged to every pool before this look
-		moved = append(moved, move{index[n], status.Rule, luascripts.Retiming{ID: t.ID, At: status.At, In: wait,
-			Any: anys || w.forLease(status.Rule, wait), Record: t.Record, Reason: luascripts.WaitReasonOf(luascripts.CauseLine, t.record.Booking, status.Rule)}})
+		anys := t.Pool == queuescripts.PoolMark{} // it belonged to every pool before this look
+		moved = append(moved, move{index[n], status.Rule, queuescripts.Retiming{ID: t.ID, At: status.At, In: wait,
+			Any: anys || w.forLease(status.Rule, wait), Record: t.Record, Reason: queuescripts.WaitReasonOf(queuescripts.CauseLine, t.record.Booking, status.Rule)}})
 	}
 	stay := w.retime(ctx, ready, moved)
 	w.checkMoved(ctx, ready, moved)
@@ -420,7 +421,7 @@ func (w *waker) refreshDue(ctx context.Context, ready []dueTask, lead time.Durat
 type move struct {
 	index int    // of the task in what the look found
 	rule  string // that puts it off
-	luascripts.Retiming
+	queuescripts.Retiming
 }
 
 // checkMoved asks once more about tasks that were moved far ahead. A promotion that came between
@@ -461,16 +462,16 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []move) (stay
 	if len(moved) == 0 {
 		return stay
 	}
-	retimings := make([]luascripts.Retiming, len(moved))
+	retimings := make([]queuescripts.Retiming, len(moved))
 	for n, m := range moved {
 		retimings[n] = m.Retiming
 	}
-	codes, err := luascripts.Retime(ctx, w.rdb, w.keys, retimings)
+	codes, err := queuescripts.Retime(ctx, w.rdb, w.keys, retimings)
 	if err != nil {
 		w.logAndPause(ctx, "due tasks can't be re-timed", err)
 	}
 	for n, code := range codes {
-		if err == nil && code != luascripts.Retimed {
+		if err == nil && code != queuescripts.Retimed {
 			continue
 		}
 		m := moved[n]
@@ -484,7 +485,7 @@ func (w *waker) retime(ctx context.Context, ready []dueTask, moved []move) (stay
 }
 
 // moved notes that the booking of a task has moved to another instant.
-func (w *waker) moved(ctx context.Context, r luascripts.Retiming, rule string, from time.Time) {
+func (w *waker) moved(ctx context.Context, r queuescripts.Retiming, rule string, from time.Time) {
 	w.counters.moved.Add(1)
 	w.recordWait(rule, r.Record, r.At)
 	if tell := w.cfg.Observer.Moved; tell != nil {
@@ -498,7 +499,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	if len(tasks) == 0 {
 		return nil, 0
 	}
-	due := make([]luascripts.DueTask, len(tasks))
+	due := make([]queuescripts.DueTask, len(tasks))
 	free := w.load.free()
 	w.mu.Lock()
 	scarce := free < len(tasks) || w.blocked // more is due than there is room for
@@ -507,10 +508,10 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 		w.onWay[t.ID] = began // before they can arrive; the look is part of the way
 	}
 	w.mu.Unlock()
-	codes, err := luascripts.Wake(ctx, w.rdb, w.keys, due, time.Now(), scarce)
+	codes, err := queuescripts.Wake(ctx, w.rdb, w.keys, due, time.Now(), scarce)
 	w.mu.Lock()
 	for i := range due {
-		if err == nil && codes[i] == luascripts.Woken {
+		if err == nil && codes[i] == queuescripts.Woken {
 			woken++
 			w.waits.woken(w.keys.Task(due[i].ID), time.Now())
 			continue
@@ -526,7 +527,7 @@ func (w *waker) wake(ctx context.Context, tasks []dueTask, began time.Time) (cod
 	w.fetcher.fetchSoon(w.queue, woken)
 	if tell := w.cfg.Observer.Woken; tell != nil {
 		for i, code := range codes {
-			if code == luascripts.Woken {
+			if code == queuescripts.Woken {
 				tell(ctx, event.Woken{Task: w.task(due[i].ID), Policy: tasks[i].record.Booking.Policy(), At: tasks[i].At})
 			}
 		}
@@ -552,7 +553,7 @@ func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks, gone 
 	var tasks []dueTask
 	for id, p := range promoted {
 		if p.Offered {
-			tasks = append(tasks, dueTask{DueTask: luascripts.DueTask{ID: id, At: p.At}})
+			tasks = append(tasks, dueTask{DueTask: queuescripts.DueTask{ID: id, At: p.At}})
 		}
 	}
 	if len(tasks) == 0 {
@@ -566,9 +567,9 @@ func (w *waker) wakeOffered(ctx context.Context, promoted promotion.Tasks, gone 
 	for i, code := range codes {
 		p := promoted[tasks[i].ID]
 		switch code {
-		case luascripts.Deleted, luascripts.Ended:
+		case queuescripts.Deleted, queuescripts.Ended:
 			gone(p, code)
-		case luascripts.Woken:
+		case queuescripts.Woken:
 			w.promoted(ctx, w.queue, tasks[i].ID, p)
 		default:
 			continue

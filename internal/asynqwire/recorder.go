@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 )
 
 // Recorder is a Redis client for an asynq.Client that is to make messages and not to
@@ -20,7 +20,7 @@ type Recorder struct{ redis.UniversalClient }
 // Recording is what was caught of one call.
 type Recording struct {
 	Queue   string
-	Task    luascripts.EnqueueTask
+	Task    queuescripts.EnqueueTask
 	Unknown bool
 }
 
@@ -42,7 +42,7 @@ func (c Recorder) EvalSha(ctx context.Context, sha string, keys []string, args .
 		return redis.NewCmdResult(nil, ErrUnknownScript)
 	}
 	if shape := enqueueShapes[sha]; shape != nil && shape.catch(r, keys, args) {
-		return redis.NewCmdResult(int64(luascripts.Enqueued), nil)
+		return redis.NewCmdResult(int64(queuescripts.Enqueued), nil)
 	}
 	r.Unknown = true
 	return redis.NewCmdResult(nil, ErrUnknownScript)
@@ -92,7 +92,7 @@ func (s *enqueueShape) catch(r *Recording, keys []string, args []any) bool {
 	if !ok || !tagged || !closed || !isText || !isBytes {
 		return false
 	}
-	t := luascripts.EnqueueTask{ID: id, Message: message}
+	t := queuescripts.EnqueueTask{ID: id, Message: message}
 	for i, want := range s.keys[:len(s.keys)-1] {
 		rest, ok := strings.CutPrefix(keys[i], prefix)
 		if !ok || want == enqueueKeyTask && rest != "t:"+id || want == enqueueKeyUnique && !strings.HasPrefix(rest, "unique:") {

@@ -15,7 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -113,7 +113,7 @@ func TestRecorderGolden(t *testing.T) {
 }
 
 // wantCaught holds what was caught against what was asked for.
-func wantCaught(t *testing.T, way string, got luascripts.EnqueueTask, began time.Time) {
+func wantCaught(t *testing.T, way string, got queuescripts.EnqueueTask, began time.Time) {
 	t.Helper()
 	if len(got.Message) == 0 || got.ID != "id" {
 		t.Errorf("caught %+v, want a message of id", got)
@@ -182,8 +182,8 @@ func TestRecordedTaskIsAsAsynqWritesIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.Task.Token = 1
-			codes, err := luascripts.Enqueue(t.Context(), ours, luascripts.NewQueueKeys("hw", r.Queue), 1, []luascripts.EnqueueTask{r.Task})
-			if err != nil || codes[0] != luascripts.Enqueued {
+			codes, err := queuescripts.Enqueue(t.Context(), ours, queuescripts.NewQueueKeys("hw", r.Queue), 1, []queuescripts.EnqueueTask{r.Task})
+			if err != nil || codes[0] != queuescripts.Enqueued {
 				t.Fatalf("Enqueue = %v, %v", codes, err)
 			}
 			if _, err := asynq.NewClientFromRedisClient(theirs).EnqueueContext(t.Context(), task); err != nil {

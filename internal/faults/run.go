@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/e2e"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/batch"
 	"github.com/headwayq/headway/throttle"
@@ -256,7 +256,7 @@ func (r *run) drain(ctx context.Context, rdb redis.UniversalClient, client *queu
 	ctx, stop := context.WithTimeout(ctx, r.spec.Drain)
 	defer stop()
 	// A Redis that began again without its data does not list the queue until its pools have noticed that.
-	for ctx.Err() == nil && luascripts.NameQueue(ctx, rdb, queueName) != nil {
+	for ctx.Err() == nil && queuescripts.NameQueue(ctx, rdb, queueName) != nil {
 		time.Sleep(100 * time.Millisecond)
 	}
 	control := batch.NewControl(client)

@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/headwayq/headway/internal/luascripts"
 )
 
 const (
@@ -151,7 +149,7 @@ func (r *Rule) Waits(id string, until time.Time) {
 }
 
 // take returns what was collected since it was called last.
-func (r *Rule) take() (seen Counts, busy, waiting []luascripts.HistoryKey) {
+func (r *Rule) take() (seen Counts, busy, waiting []Key) {
 	r.mu.Lock()
 	seen, busyMap, waitingMap := r.seen, r.busy.counts, r.waiting
 	r.seen, r.busy.counts, r.waiting = Counts{}, nil, nil
@@ -161,12 +159,12 @@ func (r *Rule) take() (seen Counts, busy, waiting []luascripts.HistoryKey) {
 }
 
 // byNumber are keys, the one with the highest number first.
-func byNumber(numbers map[string]int64) []luascripts.HistoryKey {
-	all := make([]luascripts.HistoryKey, 0, len(numbers))
+func byNumber(numbers map[string]int64) []Key {
+	all := make([]Key, 0, len(numbers))
 	for id, n := range numbers {
-		all = append(all, luascripts.HistoryKey{ID: id, N: n})
+		all = append(all, Key{ID: id, N: n})
 	}
-	slices.SortFunc(all, func(a, b luascripts.HistoryKey) int {
+	slices.SortFunc(all, func(a, b Key) int {
 		if a.N != b.N {
 			return int(min(1, max(-1, b.N-a.N)))
 		}
@@ -208,7 +206,7 @@ func (r *Recorder) Write(ctx context.Context) {
 			continue
 		}
 		call, cancel := context.WithTimeout(ctx, Every)
-		_ = luascripts.Record(call, r.rdb, r.prefix, name, luascripts.RecordArgs{
+		_ = Record(call, r.rdb, r.prefix, name, RecordArgs{
 			Now: time.Now(), Limit: r.limit(name), Counts: seen.String(), Busy: busy, Waiting: waiting,
 		})
 		cancel()

@@ -12,7 +12,6 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -107,7 +106,7 @@ func newRecorder(rdb *redis.Client) *Recorder {
 func in(t *testing.T, rdb *redis.Client, step time.Duration) (all Counts, limit string) {
 	t.Helper()
 	now := time.Now()
-	values, err := luascripts.ReadHistory(t.Context(), rdb, "hw", "phone", now.Add(-2*step), now.Add(step), step)
+	values, err := Values(t.Context(), rdb, "hw", "phone", now.Add(-2*step), now.Add(step), step)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +148,7 @@ func TestProcessesAreAddedUp(t *testing.T) {
 			t.Errorf("in steps of %v the busiest key got %d permits, want 6", step, got.Peak)
 		}
 	}
-	if waiting, err := luascripts.WaitingKeys(t.Context(), rdb, "hw", "phone"); err != nil || len(waiting) != 1 || waiting[0] != (luascripts.HistoryKey{ID: "+1", N: later.UnixMicro()}) {
+	if waiting, err := WaitingKeys(t.Context(), rdb, "hw", "phone"); err != nil || len(waiting) != 1 || waiting[0] != (Key{ID: "+1", N: later.UnixMicro()}) {
 		t.Errorf("waiting keys are %v, %v", waiting, err)
 	}
 }
@@ -161,7 +160,7 @@ func TestWaitsThatAreOver(t *testing.T) {
 	r := newRecorder(rdb)
 	r.Of("phone").Deferred("+1", time.Now().Add(-time.Second))
 	r.Write(t.Context())
-	if waiting, err := luascripts.WaitingKeys(t.Context(), rdb, "hw", "phone"); err != nil || len(waiting) != 0 {
+	if waiting, err := WaitingKeys(t.Context(), rdb, "hw", "phone"); err != nil || len(waiting) != 0 {
 		t.Errorf("waiting keys are %v, %v", waiting, err)
 	}
 }
@@ -207,11 +206,11 @@ func TestSizeDoesNotGrowWithKeys(t *testing.T) {
 	if len(names) > 20 || size > 300<<10 {
 		t.Errorf("%d keys of %d bytes, want a few of at most 300 kB", len(names), size)
 	}
-	busy, err := luascripts.BusyKeys(t.Context(), rdb, "hw", "phone", now)
-	if err != nil || len(busy) == 0 || slices.MaxFunc(busy, func(a, b luascripts.HistoryKey) int { return int(a.N - b.N) }).ID != "busy" {
+	busy, err := BusyKeys(t.Context(), rdb, "hw", "phone", now)
+	if err != nil || len(busy) == 0 || slices.MaxFunc(busy, func(a, b Key) int { return int(a.N - b.N) }).ID != "busy" {
 		t.Errorf("busy keys are %v, %v", busy, err)
 	}
-	if waiting, err := luascripts.WaitingKeys(t.Context(), rdb, "hw", "phone"); err != nil || waiting[0].ID != fmt.Sprint("k", keys-1) {
+	if waiting, err := WaitingKeys(t.Context(), rdb, "hw", "phone"); err != nil || waiting[0].ID != fmt.Sprint("k", keys-1) {
 		t.Errorf("waiting keys are %v, %v", waiting, err)
 	}
 }

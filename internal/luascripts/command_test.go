@@ -1,4 +1,4 @@
-package luascripts
+package luascripts_test
 
 import (
 	"context"
@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/limitscripts"
+	"github.com/headwayq/headway/internal/luascripts"
 )
 
 // commands keeps what a client was asked, and answers that it granted all.
@@ -31,11 +34,11 @@ func (c *commands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 type behind struct{ redis.UniversalClient }
 
 // crowdOf is calls of a policy with a gate and of single rules.
-func crowdOf() []*Call {
+func crowdOf() []*limitscripts.Call {
 	several := sample()
-	several.Gate = Gate{From: time.UnixMicro(1), Until: time.UnixMicro(1 << 60)}
-	one := AcquireArgs{Rules: sample().Rules[:1], Token: 3, MaxWait: -1}
-	return []*Call{{AcquireArgs: one}, {AcquireArgs: several}}
+	several.Gate = limitscripts.Gate{From: time.UnixMicro(1), Until: time.UnixMicro(1 << 60)}
+	one := limitscripts.AcquireArgs{Rules: sample().Rules[:1], Token: 3, MaxWait: -1}
+	return []*limitscripts.Call{{AcquireArgs: one}, {AcquireArgs: several}}
 }
 
 // A client of go-redis itself calls functions; one that something stands in front of runs
@@ -48,7 +51,7 @@ func TestCommandIsTheSameForEveryClient(t *testing.T) {
 	rdb.AddHook(&seen)
 	for _, c := range []redis.Scripter{rdb, behind{rdb}} {
 		calls := crowdOf()
-		if err := AcquireMany(t.Context(), c, calls); err != nil || calls[1].Status != Granted {
+		if err := limitscripts.AcquireMany(t.Context(), c, calls); err != nil || calls[1].Status != limitscripts.Granted {
 			t.Fatal(err, calls[1].Status)
 		}
 	}
@@ -56,10 +59,10 @@ func TestCommandIsTheSameForEveryClient(t *testing.T) {
 		t.Fatalf("asked %q, want two commands", seen.printed)
 	}
 	function, script := strings.Fields(seen.printed[0]), strings.Fields(seen.printed[1])
-	if want := []string{"fcall", NewScript("limit/acquire").Function(), "12", "hw:{id}:a", "hw:{id}:a:tokens", "hw:{id}:a:line"}; !slices.Equal(function[:6], want) {
+	if want := []string{"fcall", luascripts.NewScript("limit/acquire").Function(), "12", "hw:{id}:a", "hw:{id}:a:tokens", "hw:{id}:a:line"}; !slices.Equal(function[:6], want) {
 		t.Errorf("the command begins with %q, want %q", function[:6], want)
 	}
-	if want := []string{"evalsha", NewScript("limit/acquire").Hash()}; !slices.Equal(script[:2], want) || !slices.Equal(script[2:], function[2:]) {
+	if want := []string{"evalsha", luascripts.NewScript("limit/acquire").Hash()}; !slices.Equal(script[:2], want) || !slices.Equal(script[2:], function[2:]) {
 		t.Errorf("the script is asked\n%q\nwant what the function is asked\n%q", script, function)
 	}
 }

@@ -1,10 +1,16 @@
-// Package luascripts holds everything that Headway runs in Redis, and builds every key
-// that it touches.
+// Package luascripts holds everything that Headway runs in Redis: the library of scripts, how a script is called
+// and how its answer is read. The functions that call scripts stand in packages by role, which also build the keys:
+//
+//	limitscripts     calls about limits: folder limit
+//	queuescripts     calls about tasks of a queue, and what else is known of a queue: folder queue
+//	batchscripts     calls about batches: folder batch
+//	schedulescripts  calls about schedules: queue/tick
+//	history          what happened to tasks: folder history
 //
 // Each file of the folder lua is a module: its first lines require what it needs of
 // others (ledger.lua requires a kind when it meets one), its last line returns what it gives. A script is a module that returns a
-// function(keys, args); one Go function calls it, and a test compares its header, its body
-// and that Go function. The folders are:
+// function(keys, args); one Go function of a package above calls it, and a test of this package compares its header,
+// its body and that Go function. The folders are:
 //
 //	lib      the clock, numbers, identifiers
 //	limit    one decision about limits, ledgers, leases and lines; their keys share the slot of a limit
@@ -88,21 +94,15 @@
 //
 // The Go files:
 //
-//	key.go       the names of all keys
 //	library.go   the modules, put together into the library or into a script
-//	script.go    script, and how its reply is read
+//	script.go    a script, how it is called and how its reply is read; instants and numbers as scripts have them
 //	send.go      how a call is sent, and what is mended when a server lacks the library
 //	newnode.go   the library on a master of a Cluster that gets its first slot
 //	once.go      a call that the client must not repeat by itself
 //	replicas.go  a WAIT behind a call
-//	limit.go     rules, limits and gates as arguments; peek, cancel, reset; stored limits, and rules that are closed
-//	acquire.go   acquire, for one call and for many together
-//	refresh.go   refresh, for many bookings together
-//	slots.go     acquire on a Cluster, slot by slot
-//	lease.go     release, renew, adjust and close
-//	booking.go   what is stored beside a task that waits
-//	queue.go     fetch, defer, due, wake, re-time, plan anew, and what else happens to waiting tasks; enqueue.go enqueue; inspect.go what operators look at
-//	operate.go   counts of a queue, the audit list, the processes that run; history.go the history; batch.go batches; tick.go schedules
+//	cluster.go   the slot of a key
+//	taskid.go    how a task's id is written in our keys, and as a job in a line
+//	key.go       what all callers of scripts agree on: the prefix of keys, and bounds
 //
 // Scripts use only commands of Redis 6.2, take every number as text and answer integers, and
 // text where a header says so. Times are microseconds since 1970, which a Lua

@@ -1,4 +1,4 @@
-package luascripts
+package luascripts_test
 
 import (
 	"context"
@@ -13,6 +13,13 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/batchscripts"
+	"github.com/headwayq/headway/internal/history"
+	"github.com/headwayq/headway/internal/limitscripts"
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
+	"github.com/headwayq/headway/internal/schedulescripts"
 )
 
 // sent is what a Go function gave a script.
@@ -82,74 +89,74 @@ func header(t *testing.T, name, text string) (h shape, body string) {
 
 // scriptNames are the files that Go calls.
 func scriptNames() []string {
-	return slices.DeleteFunc(ModuleNames(), func(name string) bool { return !IsScript(name) })
+	return slices.DeleteFunc(luascripts.ModuleNames(), func(name string) bool { return !luascripts.IsScript(name) })
 }
 
 // calls asks every Go function for one script call, some twice with other
 // numbers of things.
 func calls(r *recorder) {
-	ctx, k, q := context.Background(), NewLimitKeys("hw", "rule", "id"), NewQueueKeys("hw", "default")
-	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Second}
-	_, _ = Acquire(ctx, r, AcquireArgs{Rules: one(k, n, 1)})
-	_, _ = Acquire(ctx, r, AcquireArgs{Rules: one(k, n, 1), Known: make([]KnownLimit, 1)})
-	_, _ = Cancel(ctx, r, CancelArgs{Rules: one(k, n, 1), Back: true})
-	several := append(one(k, n, 1), RuleCall{LimitKeys: NewLimitKeys("hw", "wide", "all"), Numbers: n, Cost: 1})
-	_, _ = Acquire(ctx, r, AcquireArgs{Rules: several, Policy: "p", Gate: Gate{Until: time.Now()}})
-	_, _ = Cancel(ctx, r, CancelArgs{Rules: several, Policy: "p"})
-	_, _ = Close(ctx, r, CloseArgs{Rules: several, Rule: 2, Policy: "p", For: time.Second})
-	_, _ = Adjust(ctx, r, AdjustArgs{Rules: several, Policy: "p"})
-	_, _ = Release(ctx, r, several[0], 1)
-	_, _ = Peek(ctx, r, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
-	_, _ = Lookup(ctx, r, RefreshArgs{Rules: one(k, n, 1), Job: "a"}, false)
-	_, _ = Lookup(ctx, r, RefreshArgs{Rules: several, Policy: "p", Job: "a"}, true)
-	_, _ = List(ctx, r, k, ListArgs{Numbers: n, Most: 10})
-	_, _ = GetTask(ctx, r, q, "a")
-	_, _ = Reset(ctx, r, k, n)
-	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 1))
-	_, _ = Enqueue(ctx, r, q, 1, make([]EnqueueTask, 3))
-	_, _ = Tick(ctx, r, q, "nightly", TickArgs{At: time.Now(), ID: "a"})
-	_, _ = Fetch(ctx, r, q, FetchArgs{Call: 1, Most: 1})
-	_, _ = Requeue(ctx, r, q, RequeueArgs{Call: 1, IDs: []string{"a"}})
-	_, _ = Requeue(ctx, r, q, RequeueArgs{Call: 1, IDs: []string{"a", "b", "c"}})
-	Defer(ctx, r, q, DeferArgs{})
-	_, _ = Due(ctx, r, q, DueArgs{Lead: time.Second, Room: 10})
-	_, _ = Wake(ctx, r, q, []DueTask{{ID: "a"}}, time.Now(), false)
-	_, _ = Wake(ctx, r, q, []DueTask{{ID: "a"}, {ID: "b"}, {ID: "c"}}, time.Now(), false)
-	_, _ = RetimeEarlier(ctx, r, q, make([]Retiming, 1))
-	_, _ = Retime(ctx, r, q, make([]Retiming, 3))
-	_ = Forget(ctx, r, q, "a", "")
-	_, _ = RunNow(ctx, r, q, "a", time.Now())
-	_, _ = Rules(ctx, r, "hw", time.Second, nil)
-	_, _ = Rules(ctx, r, "hw", time.Second, []string{"a", "b"})
-	_, _, _ = SetLimit(ctx, r, "hw", "sms", SetLimitArgs{})
-	_, _, _ = CloseRule(ctx, r, "hw", "sms", time.Second)
-	_, _ = ScanDeferred(ctx, r, q, time.Now(), 0, 10)
-	_, _ = CountQueue(ctx, r, q, time.Second, time.Minute)
-	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 1))
-	_, _, _ = Claim(ctx, r, q, "me", time.Second, make([]RuleVersion, 3))
-	_, _ = ReplanDone(ctx, r, q, "me", make([]RuleVersion, 2))
-	_, _ = BatchStart(ctx, r, q, BatchStartArgs{})
-	_, _ = BatchClaim(ctx, r, q, BatchClaimArgs{ID: "b"})
-	_, _ = Feed(ctx, r, q, FeedArgs{Batch: "b", Tasks: make([]FeedTask, 1)})
-	_, _ = Feed(ctx, r, q, FeedArgs{Batch: "b", Tasks: make([]FeedTask, 3)})
-	_, _, _ = BatchCount(ctx, r, q, "b", OutcomeDone, "a")
-	_, _, _ = BatchCount(ctx, r, q, "b", OutcomeDone, "a", "b", "c")
-	_, _, _, _ = BatchSweep(ctx, r, q, "b", []string{"a"})
-	_, _, _, _ = BatchSweep(ctx, r, q, "b", []string{"a", "b", "c"})
-	_, _ = UnfinishedElements(ctx, r, q, "b", 0, 10)
-	_, _ = BatchSet(ctx, r, q, BatchSetArgs{ID: "b"})
-	_, _ = BatchDrop(ctx, r, q, "b", []string{"a"})
-	_, _ = BatchDrop(ctx, r, q, "b", []string{"a", "b", "c"})
-	_ = Record(ctx, r, "hw", "sms", RecordArgs{})
-	_ = Record(ctx, r, "hw", "sms", RecordArgs{Busy: make([]HistoryKey, 2), Waiting: make([]HistoryKey, 3)})
+	ctx, k, q := context.Background(), limitscripts.NewLimitKeys("hw", "rule", "id"), queuescripts.NewQueueKeys("hw", "default")
+	n := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Second}
+	_, _ = limitscripts.Acquire(ctx, r, limitscripts.AcquireArgs{Rules: one(k, n, 1)})
+	_, _ = limitscripts.Acquire(ctx, r, limitscripts.AcquireArgs{Rules: one(k, n, 1), Known: make([]limitscripts.KnownLimit, 1)})
+	_, _ = limitscripts.Cancel(ctx, r, limitscripts.CancelArgs{Rules: one(k, n, 1), Back: true})
+	several := append(one(k, n, 1), limitscripts.RuleCall{LimitKeys: limitscripts.NewLimitKeys("hw", "wide", "all"), Numbers: n, Cost: 1})
+	_, _ = limitscripts.Acquire(ctx, r, limitscripts.AcquireArgs{Rules: several, Policy: "p", Gate: limitscripts.Gate{Until: time.Now()}})
+	_, _ = limitscripts.Cancel(ctx, r, limitscripts.CancelArgs{Rules: several, Policy: "p"})
+	_, _ = limitscripts.Close(ctx, r, limitscripts.CloseArgs{Rules: several, Rule: 2, Policy: "p", For: time.Second})
+	_, _ = limitscripts.Adjust(ctx, r, limitscripts.AdjustArgs{Rules: several, Policy: "p"})
+	_, _ = limitscripts.Release(ctx, r, several[0], 1)
+	_, _ = limitscripts.Peek(ctx, r, k, limitscripts.PeekArgs{Numbers: n, Cost: 1, Most: 10})
+	_, _ = limitscripts.Lookup(ctx, r, limitscripts.RefreshArgs{Rules: one(k, n, 1), Job: "a"}, false)
+	_, _ = limitscripts.Lookup(ctx, r, limitscripts.RefreshArgs{Rules: several, Policy: "p", Job: "a"}, true)
+	_, _ = limitscripts.List(ctx, r, k, limitscripts.ListArgs{Numbers: n, Most: 10})
+	_, _ = queuescripts.GetTask(ctx, r, q, "a")
+	_, _ = limitscripts.Reset(ctx, r, k, n)
+	_, _ = queuescripts.Enqueue(ctx, r, q, 1, make([]queuescripts.EnqueueTask, 1))
+	_, _ = queuescripts.Enqueue(ctx, r, q, 1, make([]queuescripts.EnqueueTask, 3))
+	_, _ = schedulescripts.Tick(ctx, r, q, "nightly", schedulescripts.TickArgs{At: time.Now(), ID: "a"})
+	_, _ = queuescripts.Fetch(ctx, r, q, queuescripts.FetchArgs{Call: 1, Most: 1})
+	_, _ = queuescripts.Requeue(ctx, r, q, queuescripts.RequeueArgs{Call: 1, IDs: []string{"a"}})
+	_, _ = queuescripts.Requeue(ctx, r, q, queuescripts.RequeueArgs{Call: 1, IDs: []string{"a", "b", "c"}})
+	queuescripts.Defer(ctx, r, q, queuescripts.DeferArgs{})
+	_, _ = queuescripts.Due(ctx, r, q, queuescripts.DueArgs{Lead: time.Second, Room: 10})
+	_, _ = queuescripts.Wake(ctx, r, q, []queuescripts.DueTask{{ID: "a"}}, time.Now(), false)
+	_, _ = queuescripts.Wake(ctx, r, q, []queuescripts.DueTask{{ID: "a"}, {ID: "b"}, {ID: "c"}}, time.Now(), false)
+	_, _ = queuescripts.RetimeEarlier(ctx, r, q, make([]queuescripts.Retiming, 1))
+	_, _ = queuescripts.Retime(ctx, r, q, make([]queuescripts.Retiming, 3))
+	_ = queuescripts.Forget(ctx, r, q, "a", "")
+	_, _ = queuescripts.RunNow(ctx, r, q, "a", time.Now())
+	_, _ = queuescripts.Rules(ctx, r, "hw", time.Second, nil)
+	_, _ = queuescripts.Rules(ctx, r, "hw", time.Second, []string{"a", "b"})
+	_, _, _ = limitscripts.SetLimit(ctx, r, "hw", "sms", limitscripts.SetLimitArgs{})
+	_, _, _ = limitscripts.CloseRule(ctx, r, "hw", "sms", time.Second)
+	_, _ = queuescripts.ScanDeferred(ctx, r, q, time.Now(), 0, 10)
+	_, _ = queuescripts.Count(ctx, r, q, time.Second, time.Minute)
+	_, _, _ = queuescripts.Claim(ctx, r, q, "me", time.Second, make([]queuescripts.RuleVersion, 1))
+	_, _, _ = queuescripts.Claim(ctx, r, q, "me", time.Second, make([]queuescripts.RuleVersion, 3))
+	_, _ = queuescripts.ReplanDone(ctx, r, q, "me", make([]queuescripts.RuleVersion, 2))
+	_, _ = batchscripts.Start(ctx, r, q, batchscripts.StartArgs{})
+	_, _ = batchscripts.Claim(ctx, r, q, batchscripts.ClaimArgs{ID: "b"})
+	_, _ = batchscripts.Feed(ctx, r, q, batchscripts.FeedArgs{Batch: "b", Tasks: make([]batchscripts.FeedTask, 1)})
+	_, _ = batchscripts.Feed(ctx, r, q, batchscripts.FeedArgs{Batch: "b", Tasks: make([]batchscripts.FeedTask, 3)})
+	_, _, _ = batchscripts.Count(ctx, r, q, "b", batchscripts.OutcomeDone, "a")
+	_, _, _ = batchscripts.Count(ctx, r, q, "b", batchscripts.OutcomeDone, "a", "b", "c")
+	_, _, _, _ = batchscripts.Sweep(ctx, r, q, "b", []string{"a"})
+	_, _, _, _ = batchscripts.Sweep(ctx, r, q, "b", []string{"a", "b", "c"})
+	_, _ = batchscripts.UnfinishedElements(ctx, r, q, "b", 0, 10)
+	_, _ = batchscripts.Set(ctx, r, q, batchscripts.SetArgs{ID: "b"})
+	_, _ = batchscripts.Drop(ctx, r, q, "b", []string{"a"})
+	_, _ = batchscripts.Drop(ctx, r, q, "b", []string{"a", "b", "c"})
+	_ = history.Record(ctx, r, "hw", "sms", history.RecordArgs{})
+	_ = history.Record(ctx, r, "hw", "sms", history.RecordArgs{Busy: make([]history.Key, 2), Waiting: make([]history.Key, 3)})
 	// These take a client for its pipeline.
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer c.Close()
 	c.AddHook(hookRecorder{r})
-	Renew(ctx, c, []RenewArgs{{RuleCall: several[0], Token: 1}})
-	Refresh(ctx, c, []RefreshArgs{{Rules: one(k, n, 1), Job: "a"}})
-	Refresh(ctx, c, []RefreshArgs{{Rules: several, Policy: "p", Job: "a"}, {Rules: several, Policy: "p", Job: "b"}})
-	_, _ = ReadBatches(ctx, c, q, []string{"b"})
+	limitscripts.Renew(ctx, c, []limitscripts.RenewArgs{{RuleCall: several[0], Token: 1}})
+	limitscripts.Refresh(ctx, c, []limitscripts.RefreshArgs{{Rules: one(k, n, 1), Job: "a"}})
+	limitscripts.Refresh(ctx, c, []limitscripts.RefreshArgs{{Rules: several, Policy: "p", Job: "a"}, {Rules: several, Policy: "p", Job: "b"}})
+	_, _ = batchscripts.Read(ctx, c, q, []string{"b"})
 }
 
 // hookRecorder notes the functions that a client of go-redis is asked for.
@@ -160,7 +167,7 @@ func (hookRecorder) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (h hookRecorder) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 	return func(_ context.Context, cmd redis.Cmder) error {
 		keys, _ := strconv.Atoi(fmt.Sprint(cmd.Args()[2]))
-		h.calls = append(h.calls, sent{fmt.Sprint(cmd.Args()[1]), keys, len(cmd.Args()) - FirstKey - keys})
+		h.calls = append(h.calls, sent{fmt.Sprint(cmd.Args()[1]), keys, len(cmd.Args()) - luascripts.FirstKey - keys})
 		return nil
 	}
 }
@@ -184,15 +191,15 @@ func TestHeaderBodyAndFunctionAgree(t *testing.T) {
 		byName[c.name] = append(byName[c.name], c)
 	}
 	for _, script := range scriptNames() {
-		s := NewScript(script)
+		s := luascripts.NewScript(script)
 		name := s.File()
-		h, body := header(t, name, ModuleText(script))
+		h, body := header(t, name, luascripts.ModuleText(script))
 		if !strings.HasPrefix(h.first, "-- "+path.Base(name)+": ") || !h.returns {
 			t.Errorf("%s: the header opens with %q, returns %v; want its name, and what it returns", name, h.first, h.returns)
 		}
 		for call, module := range map[string]string{"rules_at": "limit/rulecall", "read_stated": "limit/tokens"} {
 			if strings.Contains(body, call+"(") { // the loop over a call's rules
-				_, read, _ := strings.Cut(ModuleText(module), "local function "+call+"(")
+				_, read, _ := strings.Cut(luascripts.ModuleText(module), "local function "+call+"(")
 				body += read
 			}
 		}
@@ -246,13 +253,13 @@ func TestEveryFileIsUsedAndListed(t *testing.T) {
 	r := &recorder{}
 	calls(r)
 	var called []string
-	for _, name := range ModuleNames() {
-		s := NewScript(name)
+	for _, name := range luascripts.ModuleNames() {
+		s := luascripts.NewScript(name)
 		if slices.ContainsFunc(r.calls, func(c sent) bool { return c.name == s.Hash() || c.name == s.Function() }) {
 			called = append(called, name)
 		}
 	}
-	used := WithNeeds(called...)
+	used := luascripts.WithNeeds(called...)
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)
@@ -262,17 +269,17 @@ func TestEveryFileIsUsedAndListed(t *testing.T) {
 		listed = append(listed, m[1])
 	}
 	slices.Sort(listed)
-	if want := ModuleNames(); !slices.Equal(listed, want) {
+	if want := luascripts.ModuleNames(); !slices.Equal(listed, want) {
 		t.Errorf("doc.go lists %v, want %v", listed, want)
 	}
-	for _, name := range ModuleNames() {
+	for _, name := range luascripts.ModuleNames() {
 		if !slices.Contains(used, name) {
 			t.Errorf("%s.lua is needed by no script", name)
 		}
-		if IsScript(name) != slices.Contains(called, name) {
-			t.Errorf("%s.lua is a script: %v, and Go calls it: %v", name, IsScript(name), slices.Contains(called, name))
+		if luascripts.IsScript(name) != slices.Contains(called, name) {
+			t.Errorf("%s.lua is a script: %v, and Go calls it: %v", name, luascripts.IsScript(name), slices.Contains(called, name))
 		}
-		if first, _, _ := strings.Cut(ModuleText(name), "\n"); !strings.HasPrefix(first, "-- "+path.Base(name)+".lua: ") {
+		if first, _, _ := strings.Cut(luascripts.ModuleText(name), "\n"); !strings.HasPrefix(first, "-- "+path.Base(name)+".lua: ") {
 			t.Errorf("%s.lua opens with %q, want its name", name, first)
 		}
 	}

@@ -1,19 +1,27 @@
-package luascripts
+package luascripts_test
 
 import (
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// start is when the clock of [redistest.StartTimed] begins.
-var start = redistest.ClockStart
-
 // one is a call about a single rule on a single key.
-func one(k LimitKeys, n Numbers, cost int) []RuleCall {
-	return []RuleCall{{LimitKeys: k, Numbers: n, Cost: cost}}
+func one(k limitscripts.LimitKeys, n limitscripts.Numbers, cost int) []limitscripts.RuleCall {
+	return []limitscripts.RuleCall{{LimitKeys: k, Numbers: n, Cost: cost}}
+}
+
+// sample is a call of two rules on one key.
+func sample() limitscripts.AcquireArgs {
+	n := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 3, Window: time.Minute}
+	wide := one(limitscripts.NewLimitKeys("hw", "b", "id"), n, 1)
+	return limitscripts.AcquireArgs{
+		Rules:  append(one(limitscripts.NewLimitKeys("hw", "a", "id"), n, 1), wide...),
+		Policy: "p", Token: 1, Job: "a", MaxWait: -1,
+	}
 }

@@ -1,9 +1,10 @@
-package luascripts
+package luascripts_test
 
 import (
 	"testing"
 	"time"
 
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -14,7 +15,7 @@ func TestLibraryIsLoadedOnAMasterThatGetsItsFirstSlot(t *testing.T) {
 	t.Parallel()
 	rdb, nodes, empty := redistest.StartWithEmpty(t, 1)
 	here, there := nodes[0].Client(t), empty.Client(t)
-	keys := []string{"hw:closed:{hw:limit:rule}", StoredLimitKey("hw", "rule")}
+	keys := []string{"hw:closed:{hw:limit:rule}", limitscripts.StoredLimitKey("hw", "rule")}
 	slot := here.ClusterKeySlot(t.Context(), keys[0]).Val()
 	from, to := here.Do(t.Context(), "cluster", "myid").Val(), there.Do(t.Context(), "cluster", "myid").Val()
 	if err := there.Do(t.Context(), "cluster", "setslot", slot, "importing", from).Err(); err != nil {
@@ -31,7 +32,7 @@ func TestLibraryIsLoadedOnAMasterThatGetsItsFirstSlot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until, _, err := CloseRule(t.Context(), rdb, "hw", "rule", time.Minute)
+	until, _, err := limitscripts.CloseRule(t.Context(), rdb, "hw", "rule", time.Minute)
 	if err != nil || until.IsZero() {
 		t.Errorf("CloseRule = %v, %v, want it closed", until, err)
 	}

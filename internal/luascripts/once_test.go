@@ -1,4 +1,4 @@
-package luascripts
+package luascripts_test
 
 import (
 	"bytes"
@@ -6,6 +6,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -14,9 +16,9 @@ func TestFetchIsSentOnce(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Own()) // its scripts are flushed
 	rdb, proxy := redistest.Behind(t, srv, func(o *redis.Options) { o.MaxRetries = 3 })
-	q := NewQueueKeys("hw", "default")
+	q := queuescripts.NewQueueKeys("hw", "default")
 	fetch := func(call uint64) error {
-		_, err := Fetch(t.Context(), rdb, q, FetchArgs{Pool: "p", Call: call, Most: 1})
+		_, err := queuescripts.Fetch(t.Context(), rdb, q, queuescripts.FetchArgs{Pool: "p", Call: call, Most: 1})
 		return err
 	}
 	lost := func(how string, call uint64, command string) {
@@ -32,17 +34,17 @@ func TestFetchIsSentOnce(t *testing.T) {
 	if err := fetch(1); err != nil { // from then on the server has the library
 		t.Fatal(err)
 	}
-	if !GoesByScript(rdb) {
+	if !luascripts.GoesByScript(rdb) {
 		lost("function", 2, "fcall")
 	}
-	GoByScript(rdb)
+	luascripts.GoByScript(rdb)
 	raw := srv.Client(t)
 	if err := raw.ScriptFlush(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	lost("text", 3, NewScript("queue/fetch").Text())
+	lost("text", 3, luascripts.NewScript("queue/fetch").Text())
 	if err := fetch(4); err != nil {
 		t.Fatal(err)
 	}
-	lost("hash", 5, NewScript("queue/fetch").Hash())
+	lost("hash", 5, luascripts.NewScript("queue/fetch").Hash())
 }

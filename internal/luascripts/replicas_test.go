@@ -1,4 +1,4 @@
-package luascripts
+package luascripts_test
 
 import (
 	"errors"
@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/limitscripts"
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -31,22 +33,22 @@ func TestRepeatedGrantIsConfirmed(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	call := AcquireArgs{
-		Rules: one(NewLimitKeys("hw", "sms", "a"), Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}, 1), Token: 1, MaxWait: -1,
-		Durable: Durability{Replicas: 1, Within: 100 * time.Millisecond},
+	call := limitscripts.AcquireArgs{
+		Rules: one(limitscripts.NewLimitKeys("hw", "sms", "a"), limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}, 1), Token: 1, MaxWait: -1,
+		Durable: luascripts.Durability{Replicas: 1, Within: 100 * time.Millisecond},
 	}
 	grantedBy(t, master.Client(t), "b") // the library is there
 	replica.Pause()
 	for range 2 {
-		_, err := Acquire(t.Context(), master.Client(t), call)
-		if e, ok := errors.AsType[*NotReplicatedError](err); !ok || e.Got != 0 || e.Want != 1 {
+		_, err := limitscripts.Acquire(t.Context(), master.Client(t), call)
+		if e, ok := errors.AsType[*luascripts.NotReplicatedError](err); !ok || e.Got != 0 || e.Want != 1 {
 			t.Errorf("Acquire = %v, want that 0 of 1 replicas have the grant", err)
 		}
 	}
 	replica.Resume()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		r, err := Acquire(t.Context(), master.Client(t), call)
-		if err == nil && r.Status == Granted {
+		r, err := limitscripts.Acquire(t.Context(), master.Client(t), call)
+		if err == nil && r.Status == limitscripts.Granted {
 			break
 		}
 		if time.Now().After(end) {
@@ -69,9 +71,9 @@ func TestConfirmationThatCantBeHad(t *testing.T) {
 	o.Username, o.Password = "app", "secret"
 	rdb := redis.NewClient(o)
 	defer rdb.Close()
-	_, err := Acquire(t.Context(), rdb, AcquireArgs{
-		Rules: one(NewLimitKeys("hw", "sms", "a"), Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}, 1), Token: 1, MaxWait: -1,
-		Durable: Durability{Replicas: 1, Within: 100 * time.Millisecond},
+	_, err := limitscripts.Acquire(t.Context(), rdb, limitscripts.AcquireArgs{
+		Rules: one(limitscripts.NewLimitKeys("hw", "sms", "a"), limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}, 1), Token: 1, MaxWait: -1,
+		Durable: luascripts.Durability{Replicas: 1, Within: 100 * time.Millisecond},
 	})
 	if err == nil || !strings.Contains(err.Error(), "NOPERM") {
 		t.Errorf("Acquire = %v, want that WAIT is refused", err)

@@ -1,4 +1,4 @@
-package luascripts
+package luascripts_test
 
 import (
 	"context"
@@ -10,34 +10,38 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/batchscripts"
+	"github.com/headwayq/headway/internal/limitscripts"
+	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
 // readers are all functions that read a reply.
 func readers(c redis.Scripter) map[string]error {
-	ctx, k, q := context.Background(), NewLimitKeys("hw", "rule", "id"), NewQueueKeys("hw", "default")
-	n := Numbers{Kind: Sliding, Permits: 1, Window: time.Second}
-	_, acquire := Acquire(ctx, c, AcquireArgs{Rules: one(k, n, 1)})
-	_, cancel := Cancel(ctx, c, CancelArgs{Rules: one(k, n, 1)})
-	_, peek := Peek(ctx, c, k, PeekArgs{Numbers: n, Cost: 1, Most: 10})
-	_, reset := Reset(ctx, c, k, n)
-	_, closing := Close(ctx, c, CloseArgs{Rules: one(k, n, 1), Rule: 1, For: time.Second})
-	_, release := Release(ctx, c, one(k, n, 1)[0], 1)
-	_, adjust := Adjust(ctx, c, AdjustArgs{Rules: one(k, n, 1)})
-	_, fetch := Fetch(ctx, c, q, FetchArgs{Call: 1, Most: 1})
-	_, requeue := Requeue(ctx, c, q, RequeueArgs{Call: 1, IDs: []string{"a"}})
-	_, due := Due(ctx, c, q, DueArgs{Lead: time.Second, Room: 10})
-	_, wake := Wake(ctx, c, q, []DueTask{{ID: "a"}, {ID: "b"}}, time.Now(), false)
-	_, retime := RetimeEarlier(ctx, c, q, make([]Retiming, 2))
-	_, rules := Rules(ctx, c, "hw", time.Second, []string{"a"})
-	_, batchstart := BatchStart(ctx, c, q, BatchStartArgs{})
-	_, batchclaim := BatchClaim(ctx, c, q, BatchClaimArgs{})
-	_, feed := Feed(ctx, c, q, FeedArgs{Tasks: make([]FeedTask, 2)})
-	_, _, batchcount := BatchCount(ctx, c, q, "b", OutcomeDone, "a")
-	_, _, _, batchsweep := BatchSweep(ctx, c, q, "b", []string{"a"})
-	_, batchlist := UnfinishedElements(ctx, c, q, "b", 0, 1)
-	_, batchset := BatchSet(ctx, c, q, BatchSetArgs{})
-	_, batchdrop := BatchDrop(ctx, c, q, "b", []string{"a"})
+	ctx, k, q := context.Background(), limitscripts.NewLimitKeys("hw", "rule", "id"), queuescripts.NewQueueKeys("hw", "default")
+	n := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Second}
+	_, acquire := limitscripts.Acquire(ctx, c, limitscripts.AcquireArgs{Rules: one(k, n, 1)})
+	_, cancel := limitscripts.Cancel(ctx, c, limitscripts.CancelArgs{Rules: one(k, n, 1)})
+	_, peek := limitscripts.Peek(ctx, c, k, limitscripts.PeekArgs{Numbers: n, Cost: 1, Most: 10})
+	_, reset := limitscripts.Reset(ctx, c, k, n)
+	_, closing := limitscripts.Close(ctx, c, limitscripts.CloseArgs{Rules: one(k, n, 1), Rule: 1, For: time.Second})
+	_, release := limitscripts.Release(ctx, c, one(k, n, 1)[0], 1)
+	_, adjust := limitscripts.Adjust(ctx, c, limitscripts.AdjustArgs{Rules: one(k, n, 1)})
+	_, fetch := queuescripts.Fetch(ctx, c, q, queuescripts.FetchArgs{Call: 1, Most: 1})
+	_, requeue := queuescripts.Requeue(ctx, c, q, queuescripts.RequeueArgs{Call: 1, IDs: []string{"a"}})
+	_, due := queuescripts.Due(ctx, c, q, queuescripts.DueArgs{Lead: time.Second, Room: 10})
+	_, wake := queuescripts.Wake(ctx, c, q, []queuescripts.DueTask{{ID: "a"}, {ID: "b"}}, time.Now(), false)
+	_, retime := queuescripts.RetimeEarlier(ctx, c, q, make([]queuescripts.Retiming, 2))
+	_, rules := queuescripts.Rules(ctx, c, "hw", time.Second, []string{"a"})
+	_, batchstart := batchscripts.Start(ctx, c, q, batchscripts.StartArgs{})
+	_, batchclaim := batchscripts.Claim(ctx, c, q, batchscripts.ClaimArgs{})
+	_, feed := batchscripts.Feed(ctx, c, q, batchscripts.FeedArgs{Tasks: make([]batchscripts.FeedTask, 2)})
+	_, _, batchcount := batchscripts.Count(ctx, c, q, "b", batchscripts.OutcomeDone, "a")
+	_, _, _, batchsweep := batchscripts.Sweep(ctx, c, q, "b", []string{"a"})
+	_, batchlist := batchscripts.UnfinishedElements(ctx, c, q, "b", 0, 1)
+	_, batchset := batchscripts.Set(ctx, c, q, batchscripts.SetArgs{})
+	_, batchdrop := batchscripts.Drop(ctx, c, q, "b", []string{"a"})
 	return map[string]error{
 		"batchstart": batchstart, "batchclaim": batchclaim, "feed": feed, "batchcount": batchcount, "batchsweep": batchsweep, "batchlist": batchlist, "batchset": batchset, "batchdrop": batchdrop,
 		"fetch": fetch, "requeue": requeue,
@@ -65,7 +69,7 @@ func TestReplies(t *testing.T) {
 			if err == nil {
 				t.Errorf("%s: %s answers no error", name, op)
 			}
-			if e, ok := errors.AsType[*ReplyError](err); op != "rules" && (!ok || path.Base(e.Script) != op+".lua") {
+			if e, ok := errors.AsType[*luascripts.ReplyError](err); op != "rules" && (!ok || path.Base(e.Script) != op+".lua") {
 				t.Errorf("%s: %s = %v, want a ReplyError", name, op, err)
 			}
 		}
@@ -78,12 +82,12 @@ func TestReplies(t *testing.T) {
 	}
 	// A count that the reply does not hold must not be believed.
 	for _, listed := range []int64{-1, 2, math.MaxInt64, math.MinInt64} {
-		if r, err := Peek(t.Context(), redistest.Answering{Value: []any{int64(1), int64(2), int64(3), int64(4), int64(5), int64(6), int64(0), listed, int64(7), "j", int64(1)}},
-			NewLimitKeys("hw", "r", "k"), PeekArgs{Numbers: Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 10}); err == nil || len(r.Listed) > 1 {
+		if r, err := limitscripts.Peek(t.Context(), redistest.Answering{Value: []any{int64(1), int64(2), int64(3), int64(4), int64(5), int64(6), int64(0), listed, int64(7), "j", int64(1)}},
+			limitscripts.NewLimitKeys("hw", "r", "k"), limitscripts.PeekArgs{Numbers: limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 10}); err == nil || len(r.Listed) > 1 {
 			t.Errorf("Peek of %d places = %+v, %v, want an error", listed, r, err)
 		}
-		if r, err := Due(t.Context(), redistest.Answering{Value: []any{int64(1), int64(2), int64(0), listed, int64(4), "id", "retry", "", ""}},
-			NewQueueKeys("hw", "q"), DueArgs{Room: 10}); err == nil || len(r.Tasks) > 1 {
+		if r, err := queuescripts.Due(t.Context(), redistest.Answering{Value: []any{int64(1), int64(2), int64(0), listed, int64(4), "id", "retry", "", ""}},
+			queuescripts.NewQueueKeys("hw", "q"), queuescripts.DueArgs{Room: 10}); err == nil || len(r.Tasks) > 1 {
 			t.Errorf("Due of %d tasks = %+v, %v, want an error", listed, r, err)
 		}
 	}
@@ -118,7 +122,7 @@ func FuzzReplies(f *testing.F) {
 			}
 		}
 		readers(redistest.Answering{Value: values})
-		_ = AcquireMany(context.Background(), redistest.Answering{Value: values}, []*Call{{AcquireArgs: sample()}, {AcquireArgs: sample()}})
+		_ = limitscripts.AcquireMany(context.Background(), redistest.Answering{Value: values}, []*limitscripts.Call{{AcquireArgs: sample()}, {AcquireArgs: sample()}})
 		for _, v := range values {
 			readers(redistest.Answering{Value: v})
 		}

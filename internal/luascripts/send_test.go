@@ -1,4 +1,4 @@
-package luascripts
+package luascripts_test
 
 import (
 	"context"
@@ -13,15 +13,17 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/limitscripts"
+	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
 // granted checks that a server grants a permit of a key, asked by a client.
 func grantedBy(t *testing.T, c redis.Scripter, key string) {
 	t.Helper()
-	n := Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}
-	r, err := Acquire(t.Context(), c, AcquireArgs{Rules: one(NewLimitKeys("hw", "sms", key), n, 1), Token: uint64(time.Now().UnixNano()), MaxWait: -1})
-	if err != nil || r.Status != Granted {
+	n := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 3, Window: time.Minute}
+	r, err := limitscripts.Acquire(t.Context(), c, limitscripts.AcquireArgs{Rules: one(limitscripts.NewLimitKeys("hw", "sms", key), n, 1), Token: uint64(time.Now().UnixNano()), MaxWait: -1})
+	if err != nil || r.Status != limitscripts.Granted {
 		t.Errorf("Acquire = %+v, %v, want a grant", r, err)
 	}
 }
@@ -51,9 +53,9 @@ func TestServerThatLostItsScripts(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		out := Refresh(t.Context(), c.(redis.UniversalClient), []RefreshArgs{{Rules: sample().Rules, Policy: "p", Job: "a"}, {Rules: sample().Rules[:1], Job: "b"}})
+		out := limitscripts.Refresh(t.Context(), c.(redis.UniversalClient), []limitscripts.RefreshArgs{{Rules: sample().Rules, Policy: "p", Job: "a"}, {Rules: sample().Rules[:1], Job: "b"}})
 		for i, r := range out {
-			if r.Err != nil || r.Status != Refused {
+			if r.Err != nil || r.Status != limitscripts.Refused {
 				t.Errorf("%s: booking %d of a pipeline: %+v, want one that is not known", name, i, r)
 			}
 		}
@@ -128,17 +130,17 @@ func TestRightsThatAreMended(t *testing.T) {
 	r.left.Store(2)
 	rdb.AddHook(r)
 	grantedBy(t, rdb, "a")
-	rules := one(NewLimitKeys("hw", "sms", "b"), Numbers{Kind: Sliding, Permits: 3, Window: time.Minute}, 1)
-	args := AcquireArgs{Rules: rules, Token: 1, MaxWait: -1, HoldAfterFailover: true}
-	if _, err := Acquire(t.Context(), rdb, args); err == nil {
+	rules := one(limitscripts.NewLimitKeys("hw", "sms", "b"), limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 3, Window: time.Minute}, 1)
+	args := limitscripts.AcquireArgs{Rules: rules, Token: 1, MaxWait: -1, HoldAfterFailover: true}
+	if _, err := limitscripts.Acquire(t.Context(), rdb, args); err == nil {
 		t.Error("Acquire that needs functions is answered, want an error while the user has no right")
 	}
-	if _, err := Acquire(t.Context(), rdb, args); err != nil {
+	if _, err := limitscripts.Acquire(t.Context(), rdb, args); err != nil {
 		t.Errorf("Acquire = %v, want an answer as soon as the user has the right", err)
 	}
-	if !GoesByScript(rdb) {
+	if !luascripts.GoesByScript(rdb) {
 		t.Error("other calls go by function at once, want them to go on by script for some seconds")
-	} else if PassSeconds(rdb); GoesByScript(rdb) {
+	} else if luascripts.PassSeconds(rdb); luascripts.GoesByScript(rdb) {
 		t.Error("other calls go by script after that, want them to try functions again")
 	}
 }
@@ -151,7 +153,7 @@ func TestServerWithFunctions(t *testing.T) {
 	if called := calledBy(t, rdb); !called["fcall"] || called["evalsha"] || called["eval"] {
 		t.Errorf("the call was sent by %v, want FCALL alone", called)
 	}
-	name, text := Library()
+	name, text := luascripts.Library()
 	list, err := rdb.FunctionList(t.Context(), redis.FunctionListQuery{LibraryNamePattern: name, WithCode: true}).Result()
 	if err != nil || len(list) != 1 || list[0].Code != text || len(list[0].Functions) != len(scriptNames()) {
 		t.Errorf("the server has %d libraries, %v, want %s with %d functions", len(list), err, name, len(scriptNames()))
@@ -169,23 +171,23 @@ func TestServerWithFunctions(t *testing.T) {
 func TestFullServerIsAskedByScript(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t, redistest.Own()).Client(t)
-	n, k := Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}, NewLimitKeys("hw", "sms", "a")
-	call := AcquireArgs{Rules: one(k, n, 1), Token: 1, MaxWait: -1}
-	if _, err := Acquire(t.Context(), rdb, call); err != nil {
+	n, k := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}, limitscripts.NewLimitKeys("hw", "sms", "a")
+	call := limitscripts.AcquireArgs{Rules: one(k, n, 1), Token: 1, MaxWait: -1}
+	if _, err := limitscripts.Acquire(t.Context(), rdb, call); err != nil {
 		t.Fatal(err)
 	}
 	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
 	call.Token = 2
-	if r, err := Acquire(t.Context(), rdb, call); err != nil || r.Status != Refused {
+	if r, err := limitscripts.Acquire(t.Context(), rdb, call); err != nil || r.Status != limitscripts.Refused {
 		t.Errorf("Acquire = %+v, %v, want a refusal", r, err)
 	}
-	if r, err := Cancel(t.Context(), rdb, CancelArgs{Rules: call.Rules, Token: 1}); err == nil && r.Status != Granted {
+	if r, err := limitscripts.Cancel(t.Context(), rdb, limitscripts.CancelArgs{Rules: call.Rules, Token: 1}); err == nil && r.Status != limitscripts.Granted {
 		t.Errorf("Cancel = %+v, %v", r, err)
 	}
-	call.Rules[0].LimitKeys = NewLimitKeys("hw", "sms", "b")
-	if _, err := Acquire(t.Context(), rdb, call); err == nil || !strings.Contains(err.Error(), "OOM") {
+	call.Rules[0].LimitKeys = limitscripts.NewLimitKeys("hw", "sms", "b")
+	if _, err := limitscripts.Acquire(t.Context(), rdb, call); err == nil || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("Acquire of a fresh key: %v, want Redis' word that it is full", err)
 	}
 }
@@ -195,14 +197,14 @@ func TestClusterMastersHaveTheLibrary(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartCluster(t, 3)
 	for round := range 2 {
-		calls := make([]*Call, 12)
+		calls := make([]*limitscripts.Call, 12)
 		for i := range calls {
-			n := Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}
-			calls[i] = &Call{AcquireArgs: AcquireArgs{Rules: one(NewLimitKeys("hw", "sms", fmt.Sprint(round, "-", i)), n, 1), Token: uint64(i + 1), MaxWait: -1}}
+			n := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}
+			calls[i] = &limitscripts.Call{AcquireArgs: limitscripts.AcquireArgs{Rules: one(limitscripts.NewLimitKeys("hw", "sms", fmt.Sprint(round, "-", i)), n, 1), Token: uint64(i + 1), MaxWait: -1}}
 		}
-		AcquireSlots(t.Context(), rdb, calls)
+		limitscripts.AcquireSlots(t.Context(), rdb, calls)
 		for i, c := range calls {
-			if c.Err != nil || c.Status != Granted {
+			if c.Err != nil || c.Status != limitscripts.Granted {
 				t.Errorf("round %d, call %d: %+v, %v, want a grant", round, i, c.AcquireReply, c.Err)
 			}
 		}
@@ -226,15 +228,15 @@ func TestClusterMastersHaveTheLibrary(t *testing.T) {
 func TestErrorsNameFileAndLine(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	k := NewLimitKeys("hw", "sms", "a")
+	k := limitscripts.NewLimitKeys("hw", "sms", "a")
 	if err := rdb.LPush(t.Context(), k.Ledger(), "not a ledger").Err(); err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(ModuleText("limit/ledger"), "\n")
+	lines := strings.Split(luascripts.ModuleText("limit/ledger"), "\n")
 	reads := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, `call("GETRANGE", key, "0", limit.last_byte)`) })
 	want := fmt.Sprintf("limit/peek.lua at limit/ledger.lua:%d: WRONGTYPE", reads+1)
 	for name, c := range map[string]redis.Scripter{"functions": rdb, "scripts": behind{rdb}} {
-		_, err := Peek(t.Context(), c, k, PeekArgs{Numbers: Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 1})
+		_, err := limitscripts.Peek(t.Context(), c, k, limitscripts.PeekArgs{Numbers: limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Second}, Cost: 1, Most: 1})
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: Peek: %v, want an error that begins with %s", name, err, want)
 		}

@@ -9,7 +9,7 @@ func TestJobReadsBack(t *testing.T) {
 		queue, id string
 		most      int // bytes
 	}{
-		{"default", "m1", 4}, {"default", uuid, 18}, {"mail", uuid, 22}, {"mail", "a:b", 9}, {"a:b/c d", "x", 18},
+		{"default", "m1", 4}, {"default", "0190c3a4-5b6c-7d8e-9f00-a1b2c3d4e5f6", 18}, {"mail", "0190c3a4-5b6c-7d8e-9f00-a1b2c3d4e5f6", 22}, {"mail", "a:b", 9}, {"a:b/c d", "x", 18},
 		{"default", "0190C3A4-5b6c-7d8e-9f00-a1b2c3d4e5f6", 38}, {"default", "\x02:0123456789abcdef", 20},
 	} {
 		job := JobID(tt.queue, tt.id)

@@ -4,15 +4,15 @@ import (
 	"math"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // repeated answers a copy of a call as the call was answered.
-func (c *call) repeated(token uint64, held int64) luascripts.AcquireReply {
+func (c *call) repeated(token uint64, held int64) limitscripts.AcquireReply {
 	if held < 0 {
-		return luascripts.AcquireReply{Status: luascripts.Withdrawn}
+		return limitscripts.AcquireReply{Status: limitscripts.Withdrawn}
 	}
-	r := luascripts.AcquireReply{Status: luascripts.Granted, At: instantOf(held), From: instantOf(held)}
+	r := limitscripts.AcquireReply{Status: limitscripts.Granted, At: instantOf(held), From: instantOf(held)}
 	for i := range c.rules {
 		rule := &c.rules[i]
 		worth := int64(0)
@@ -31,10 +31,10 @@ func (c *call) repeated(token uint64, held int64) luascripts.AcquireReply {
 	return r
 }
 
-func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply {
+func (c *call) acquire(a limitscripts.AcquireArgs, g gate) limitscripts.AcquireReply {
 	c.findAndMeasure()
 	inline := int64(0)
-	if a.Mode != luascripts.Try {
+	if a.Mode != limitscripts.Try {
 		inline = micros(a.Inline)
 	}
 	latest := int64(math.MaxInt64)
@@ -42,21 +42,21 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 		latest = c.now + int64(a.MaxWait/time.Microsecond)
 	}
 	v := c.instant(g, c.now+inline, a.Mode)
-	if gated := v.binds && v.rule == nil && !v.noPlace; gated && a.Mode != luascripts.Try && v.at <= latest {
+	if gated := v.binds && v.rule == nil && !v.noPlace; gated && a.Mode != limitscripts.Try && v.at <= latest {
 		v.at = c.afterOpening(g, v.at, latest)
 	}
-	r := luascripts.AcquireReply{From: instantOf(c.admitsSince()), Promised: instantOf(c.promisedBefore(v))}
+	r := limitscripts.AcquireReply{From: instantOf(c.admitsSince()), Promised: instantOf(c.promisedBefore(v))}
 	if v.rule != nil {
 		r.Rule = v.rule.index
 	}
 	switch {
-	case a.Mode == luascripts.Try && v.binds:
+	case a.Mode == limitscripts.Try && v.binds:
 		c.endWithoutGrant()
 		r.Promoted = c.offerUnheard(v, nil)
 	case v.at > latest && (latest <= c.now || !v.atMost(latest)):
 		c.leave()
 		c.endWithoutGrant()
-		r.Status, r.Promoted = luascripts.TooLate, c.promote(func(rule *ruleCall) bool { return rule.place != nowhere })
+		r.Status, r.Promoted = limitscripts.TooLate, c.promote(func(rule *ruleCall) bool { return rule.place != nowhere })
 	case v.noPlace:
 		c.leave()
 		c.endWithoutGrant()
@@ -73,13 +73,13 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 			turns[rule] = rule.turns.len()-len(rule.findDeadTurns()) > own
 		}
 		c.grant(&r, v.at, a.Token)
-		r.Status, r.Rule, r.Promoted = luascripts.Granted, 0, c.promote(func(rule *ruleCall) bool { return turns[rule] })
+		r.Status, r.Rule, r.Promoted = limitscripts.Granted, 0, c.promote(func(rule *ruleCall) bool { return turns[rule] })
 	default:
-		r.Status = luascripts.Booked
+		r.Status = limitscripts.Booked
 		c.book(v, g)
 		c.endWithoutGrant()
 		r.Promoted = c.offerUnheard(v, c.promoteInLinesLeft())
-		if rule := v.rule; rule != nil && rule.kind == luascripts.Leases && len(r.Promoted) > 0 { // it may have just been promised the end of a lease
+		if rule := v.rule; rule != nil && rule.kind == limitscripts.Leases && len(r.Promoted) > 0 { // it may have just been promised the end of a lease
 			v.at, _ = rule.line.promised.score(rule.member)
 		}
 	}
@@ -94,9 +94,9 @@ func (c *call) acquire(a luascripts.AcquireArgs, g gate) luascripts.AcquireReply
 }
 
 // offerUnheard lets the next in line know of a lease that is free, when it has not heard of it.
-func (c *call) offerUnheard(v verdict, promoted []luascripts.Promotion) []luascripts.Promotion {
+func (c *call) offerUnheard(v verdict, promoted []limitscripts.Promotion) []limitscripts.Promotion {
 	rule := v.rule
-	if rule == nil || rule.kind != luascripts.Leases || rule.view.front == "" || rule.view.front == rule.member || rule.closed > 0 {
+	if rule == nil || rule.kind != limitscripts.Leases || rule.view.front == "" || rule.view.front == rule.member || rule.closed > 0 {
 		return promoted
 	}
 	if promised, _ := rule.line.promised.score(rule.view.front); promised <= rule.now+offeredFor || rule.state.free(rule.numbers, rule.now) <= 0 {
@@ -107,7 +107,7 @@ func (c *call) offerUnheard(v verdict, promoted []luascripts.Promotion) []luascr
 
 // promoteInLinesLeft promotes the next job of each line that the call's job has left, and the first turn where it has left
 // its turn: that one was told to come after the job, which may have waited for another rule until far in the future.
-func (c *call) promoteInLinesLeft() (next []luascripts.Promotion) {
+func (c *call) promoteInLinesLeft() (next []limitscripts.Promotion) {
 	for i := range c.rules {
 		if rule := &c.rules[i]; rule.leftLine() || rule.leftTurn {
 			next = rule.promote(next, rule.leftTurn)
@@ -158,7 +158,7 @@ func (c *call) leave() {
 	}
 }
 
-func (c *call) grant(r *luascripts.AcquireReply, at int64, token uint64) {
+func (c *call) grant(r *limitscripts.AcquireReply, at int64, token uint64) {
 	for i := range c.rules {
 		rule := &c.rules[i]
 		rule.spend(at, token)

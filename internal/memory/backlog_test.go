@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // TestBacklogOnTwoKeys sends many messages of many phones past a limit for each
@@ -16,7 +16,7 @@ func TestBacklogOnTwoKeys(t *testing.T) {
 	for _, tc := range []struct {
 		phones, messages int
 		phone            time.Duration
-		provider         luascripts.Numbers
+		provider         limitscripts.Numbers
 		late             time.Duration
 	}{
 		{20, 5, time.Minute, gcraOf(2, time.Second, 3), 0},

@@ -1,12 +1,12 @@
 package memory
 
 import (
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // cancel says whether it gave a grant back. Who then goes first again waits at
 // the narrowest rule, and finds its turn in the others.
-func (c *call) cancel(a luascripts.CancelArgs) (given bool) {
+func (c *call) cancel(a limitscripts.CancelArgs) (given bool) {
 	at := int64(0)
 	found, until := c.found(a.Token)
 	for i := range c.rules {
@@ -44,7 +44,7 @@ func (c *call) found(token uint64) (held []int64, until int64) {
 			first = held[i]
 		}
 		stated := rule.statedUntil
-		if stated == 0 && held[i] > 0 && rule.kind != luascripts.Leases {
+		if stated == 0 && held[i] > 0 && rule.kind != limitscripts.Leases {
 			stated = held[i] + rule.counts() // who knew the token alone may know the instant later: it must not come back twice
 		}
 		until = max(until, stated)
@@ -57,11 +57,11 @@ func (r *ruleCall) takeBack(token uint64, held, until int64) {
 	if token == 0 {
 		return
 	}
-	own := r.index == 1 || r.kind == luascripts.Leases
+	own := r.index == 1 || r.kind == limitscripts.Leases
 	if own {
 		r.tokens.drop(token)
 	}
-	if held > 0 && r.kind != luascripts.Leases { // a lease is gone with its token
+	if held > 0 && r.kind != limitscripts.Leases { // a lease is gone with its token
 		r.refund(token, held)
 	}
 	if own {
@@ -89,8 +89,8 @@ func (r *ruleCall) joinAt(to place, ticket, at int64) {
 }
 
 // adjust corrects what the rule was charged, and returns how much more it holds now.
-func (r *ruleCall) adjust(token, charge uint64, held int64, promoted []luascripts.Promotion) (spent int64, _ []luascripts.Promotion) {
-	if r.kind == luascripts.Leases || r.cost == 0 {
+func (r *ruleCall) adjust(token, charge uint64, held int64, promoted []limitscripts.Promotion) (spent int64, _ []limitscripts.Promotion) {
+	if r.kind == limitscripts.Leases || r.cost == 0 {
 		return 0, promoted
 	}
 	at := r.now
@@ -178,9 +178,9 @@ func (r *ruleCall) spend(at int64, token uint64) {
 	was, wasAt, remembered := r.ledger.token, r.state.newest(), r.ledger.remembered
 	atOnce := r.index == 1 && (r.w < resentWithin || was != 0 && wasAt+resentWithin > r.now)
 	r.state.charge(r.numbers, at, r.cost)
-	r.ledger.token, r.ledger.remembered = token, r.kind != luascripts.Leases && (r.index > 1 || atOnce)
+	r.ledger.token, r.ledger.remembered = token, r.kind != limitscripts.Leases && (r.index > 1 || atOnce)
 	r.store()
-	if r.kind == luascripts.Leases {
+	if r.kind == limitscripts.Leases {
 		r.tokens.lend(token, at+r.w, r.now, r.extra)
 		return
 	}
@@ -210,7 +210,7 @@ func (c *call) standsAt() *ruleCall {
 // refresh asks as far as where the job stands. What it stands in no line for is
 // not asked, or it would be told later and later by those who join that line. A
 // narrower rule that admits it before its turn comes there puts nothing off.
-func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
+func (c *call) refresh(stands *ruleCall) limitscripts.RefreshReply {
 	at, delayedBy, before := c.now, stands, stands.ahead.permits()
 	c.sets(func(set []ruleCall) bool {
 		due, last := joint(set, c.now, c.now)
@@ -225,7 +225,7 @@ func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
 	// knows whether the gate is closed when the lease ends. Then it got no turns when it asked, and it gets none now
 	if at > c.now {
 		turns := allTurns
-		if delayedBy.kind == luascripts.Leases {
+		if delayedBy.kind == limitscripts.Leases {
 			turns = heldTurns
 		}
 		c.takePlaces(delayedBy, at, turns)
@@ -234,7 +234,7 @@ func (c *call) refresh(stands *ruleCall) luascripts.RefreshReply {
 		c.rules[i].park()
 		c.rules[i].outlive()
 	}
-	return luascripts.RefreshReply{
-		Status: luascripts.Booked, Rule: delayedBy.index, At: instantOf(at), Before: int(before), Promoted: c.tellMissed(c.promoteInLinesLeft()),
+	return limitscripts.RefreshReply{
+		Status: limitscripts.Booked, Rule: delayedBy.index, At: instantOf(at), Before: int(before), Promoted: c.tellMissed(c.promoteInLinesLeft()),
 	}
 }

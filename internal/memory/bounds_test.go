@@ -1,6 +1,6 @@
 package memory
 
-import "github.com/headwayq/headway/internal/luascripts"
+import "github.com/headwayq/headway/internal/limitscripts"
 
 // hold fails when the grants that were kept are more than the limit allows.
 func (h *history) hold() {
@@ -19,7 +19,7 @@ func (h *history) hold() {
 			}
 		}
 	}
-	if h.limit.Kind == luascripts.Calendar {
+	if h.limit.Kind == limitscripts.Calendar {
 		used := map[int64]int64{}
 		for _, g := range live {
 			w := h.window(h.limit, g.at)
@@ -36,23 +36,23 @@ func (h *history) most(from, to, spaced, sum int64) (most, got int64) {
 	n, w, length := int64(h.limit.Permits), h.limit.Window.Microseconds(), to-from
 	burst := int64(h.limit.Burst)
 	switch h.limit.Kind {
-	case luascripts.Sliding:
+	case limitscripts.Sliding:
 		if length >= w {
 			return sum, sum
 		}
 		return n, sum
-	case luascripts.Fixed:
+	case limitscripts.Fixed:
 		if length >= w {
 			return sum, sum
 		}
 		return 2 * n, sum
-	case luascripts.GCRA:
+	case limitscripts.GCRA:
 		return burst + (length+1)*n/w, sum // a window in whole microseconds that holds both is so long
-	case luascripts.Step:
+	case limitscripts.Step:
 		return burst + n*(length/w+1), sum
-	case luascripts.Smooth:
+	case limitscripts.Smooth:
 		return burst + (length+1)*n/w, spaced
-	case luascripts.WarmUp:
+	case limitscripts.WarmUp:
 		return (length + 1) * n / w, spaced
 	}
 	return sum, sum

@@ -3,7 +3,7 @@ package memory
 import (
 	"slices"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // call is one call on the keys of its rules.
@@ -14,21 +14,21 @@ type call struct {
 
 // refusal is why there is nothing to decide with; its status is 0 when there is.
 type refusal struct {
-	status  luascripts.Status
+	status  limitscripts.Status
 	rule    int
 	version int64 // of the ledger's limit, when Outdated
 }
 
 // on runs one call on the keys of its rules, unless a calendar's bounds do not
 // cover now, or a ledger was written under a newer limit.
-func (s *Store) on(rules []luascripts.RuleCall, policy, job string, run func(*call)) (now int64, no refusal) {
+func (s *Store) on(rules []limitscripts.RuleCall, policy, job string, run func(*call)) (now int64, no refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now = s.now().UnixMicro()
 	return now, s.runLocked(now, rules, policy, job, run)
 }
 
-func (s *Store) runLocked(now int64, rules []luascripts.RuleCall, policy, job string, run func(*call)) refusal {
+func (s *Store) runLocked(now int64, rules []limitscripts.RuleCall, policy, job string, run func(*call)) refusal {
 	c := &call{now: now, extra: s.extra, rules: make([]ruleCall, len(rules))}
 	for i := range rules {
 		if no := c.read(i, &rules[i], &s.keys); no.status != 0 {
@@ -38,7 +38,7 @@ func (s *Store) runLocked(now int64, rules []luascripts.RuleCall, policy, job st
 	c.group()
 	for i := range c.rules {
 		rule := &c.rules[i]
-		rule.member = memberOf(luascripts.Member{Job: job, Cost: rules[i].Cost})
+		rule.member = memberOf(limitscripts.Member{Job: job, Cost: rules[i].Cost})
 		if t := rules[i].Closed; !t.IsZero() && t.UnixMicro() > c.now {
 			rule.ruleClosed = t.UnixMicro()
 		}
@@ -56,18 +56,18 @@ func (s *Store) runLocked(now int64, rules []luascripts.RuleCall, policy, job st
 }
 
 // read finds the key of a rule.
-func (c *call) read(i int, a *luascripts.RuleCall, from *keys) refusal {
+func (c *call) read(i int, a *limitscripts.RuleCall, from *keys) refusal {
 	rule := &c.rules[i]
 	*rule = ruleCall{
 		numbers: numbersOf(a.Numbers), now: c.now, extra: c.extra, index: i + 1,
 		id: a.ID, oneKey: a.OneKey, cost: int64(a.Cost), worth: a.Worth, statedAt: microsOf(a.At), statedUntil: microsOf(a.Until),
 	}
 	if !rule.covers(c.now) {
-		return refusal{status: luascripts.NotCovered, rule: rule.index}
+		return refusal{status: limitscripts.NotCovered, rule: rule.index}
 	}
 	rule.key = c.key(i, a.Ledger(), from)
 	if rule.ledger.state != nil && rule.ledger.version > rule.version {
-		return refusal{luascripts.Outdated, rule.index, rule.ledger.version}
+		return refusal{limitscripts.Outdated, rule.index, rule.ledger.version}
 	}
 	return refusal{}
 }
@@ -82,15 +82,15 @@ func (c *call) key(i int, name string, from *keys) *key {
 	return from.get(name, c.now)
 }
 
-// group numbers the rules by their keys, as groups of package luascripts: rates side by side on one key have one
+// group numbers the rules by their keys, as groups of package limitscripts: rates side by side on one key have one
 // number. A lease has the number of a rate on its key, or else the last one + 1.
 func (c *call) group() {
 	last := 0
 	for i := range c.rules {
 		rule := &c.rules[i]
-		if rule.kind == luascripts.Leases {
+		if rule.kind == limitscripts.Leases {
 			rule.group = last + 1
-			if same := slices.IndexFunc(c.rules[:i], func(other ruleCall) bool { return other.kind != luascripts.Leases && other.sharesKey(rule) }); same >= 0 {
+			if same := slices.IndexFunc(c.rules[:i], func(other ruleCall) bool { return other.kind != limitscripts.Leases && other.sharesKey(rule) }); same >= 0 {
 				rule.group = c.rules[same].group
 			}
 			continue
@@ -107,7 +107,7 @@ func (c *call) group() {
 func (c *call) sets(visit func(set []ruleCall) bool) {
 	for from := 0; from < len(c.rules); {
 		to := from + 1
-		for to < len(c.rules) && c.rules[to].kind != luascripts.Leases && c.rules[to].group == c.rules[from].group {
+		for to < len(c.rules) && c.rules[to].kind != limitscripts.Leases && c.rules[to].group == c.rules[from].group {
 			to++
 		}
 		if !visit(c.rules[from:to]) {
@@ -126,7 +126,7 @@ func (c *call) findAndMeasure() {
 // widest is the last of the rates; nil when there is none.
 func (c *call) widest() *ruleCall {
 	for i := len(c.rules) - 1; i >= 0; i-- {
-		if c.rules[i].kind != luascripts.Leases {
+		if c.rules[i].kind != limitscripts.Leases {
 			return &c.rules[i]
 		}
 	}
@@ -151,7 +151,7 @@ func joint(set []ruleCall, at, reach int64) (_ int64, delayedBy *ruleCall) {
 
 // tellMissed adds the jobs that were parked while they waited for a lease. A process that died
 // may have kept from them that they should come.
-func (c *call) tellMissed(promoted []luascripts.Promotion) []luascripts.Promotion {
+func (c *call) tellMissed(promoted []limitscripts.Promotion) []limitscripts.Promotion {
 	for i := range c.rules {
 		for _, m := range c.rules[i].missed {
 			promoted = c.rules[i].tell(promoted, c.now, m)
@@ -161,8 +161,8 @@ func (c *call) tellMissed(promoted []luascripts.Promotion) []luascripts.Promotio
 }
 
 // promote is [ruleCall.promote] for all rules, with the first turn where turnToo says so.
-func (c *call) promote(turnToo func(*ruleCall) bool) []luascripts.Promotion {
-	var promoted []luascripts.Promotion
+func (c *call) promote(turnToo func(*ruleCall) bool) []limitscripts.Promotion {
+	var promoted []limitscripts.Promotion
 	for i := range c.rules {
 		promoted = c.rules[i].promote(promoted, turnToo(&c.rules[i]))
 	}
@@ -175,19 +175,19 @@ type verdict struct {
 	binds bool      // a rule or the gate holds the job up
 	rule  *ruleCall // the binding rule, nil for the gate; or else the rule that makes the instant so late, nil for none
 
-	noPlace bool // nor does the job get a place: [luascripts.BookLastRule]
+	noPlace bool // nor does the job get a place: [limitscripts.BookLastRule]
 }
 
 // atMost says that the instant is told by a lease that ends then, and may be given back before, when its key is open.
 func (v verdict) atMost(latest int64) bool {
-	return v.binds && v.rule != nil && v.rule.kind == luascripts.Leases && v.rule.closed <= latest
+	return v.binds && v.rule != nil && v.rule.kind == limitscripts.Leases && v.rule.closed <= latest
 }
 
 // freeBeforeClosing says that the job waits for a lease that may be given back while the gate is open. The end of
 // that lease, which the job is told, may come after the closing. Who asks shortly before the opening, within reach, is
 // like one who asks then. Who tries does not wait.
-func (v verdict) freeBeforeClosing(g gate, now, reach int64, mode luascripts.Mode) bool {
-	if !v.binds || v.rule == nil || v.rule.kind != luascripts.Leases || mode == luascripts.Try {
+func (v verdict) freeBeforeClosing(g gate, now, reach int64, mode limitscripts.Mode) bool {
+	if !v.binds || v.rule == nil || v.rule.kind != limitscripts.Leases || mode == limitscripts.Try {
 		return false
 	}
 	soonest := max(now, v.rule.closed)
@@ -198,11 +198,11 @@ func (v verdict) freeBeforeClosing(g gate, now, reach int64, mode luascripts.Mod
 // instant asks group by group, narrowest first: the first that does not admit the
 // job until `reach` binds, and wider ones are not asked. Of leases each is asked
 // alone. Who only books is held up by the widest rate.
-func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
+func (c *call) instant(g gate, reach int64, mode limitscripts.Mode) verdict {
 	if opens := g.opened(c.now); opens > reach {
-		return verdict{at: opens, binds: true, noPlace: mode == luascripts.BookLastRule}
+		return verdict{at: opens, binds: true, noPlace: mode == limitscripts.BookLastRule}
 	}
-	if wide := c.onlyWidest(); mode == luascripts.BookLastRule && wide != nil {
+	if wide := c.onlyWidest(); mode == limitscripts.BookLastRule && wide != nil {
 		v := c.inWidest(wide, reach)
 		if opens := g.opened(v.at); opens > v.at {
 			return verdict{at: opens, binds: true, noPlace: true}
@@ -226,7 +226,7 @@ func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 	switch opens := g.opened(v.at); {
 	case opens <= v.at, v.freeBeforeClosing(g, c.now, reach, mode):
 	case v.binds || opens > reach:
-		return verdict{at: opens, binds: true, noPlace: mode == luascripts.BookLastRule}
+		return verdict{at: opens, binds: true, noPlace: mode == limitscripts.BookLastRule}
 	default:
 		v.at, v.rule = opens, nil
 	}
@@ -243,7 +243,7 @@ func (c *call) instant(g gate, reach int64, mode luascripts.Mode) verdict {
 // else; nil when it does, or where there are no rates.
 func (c *call) onlyWidest() (wide []ruleCall) {
 	c.sets(func(set []ruleCall) bool {
-		if set[0].kind != luascripts.Leases {
+		if set[0].kind != limitscripts.Leases {
 			wide = set
 		}
 		return true
@@ -263,7 +263,7 @@ func (c *call) inWidest(wide []ruleCall, reach int64) verdict {
 	for i := range c.rules {
 		rule := &c.rules[i]
 		admitsAt, outside := rule.closed, true
-		if rule.kind != luascripts.Leases {
+		if rule.kind != limitscripts.Leases {
 			admitsAt, outside = rule.byTurns, rule.group != wide[0].group
 		}
 		if outside && admitsAt > v.at && !placed(wide) {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // TestChangedByHand changes limits where a plain way to carry the state over
@@ -13,7 +13,7 @@ func TestChangedByHand(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
 	type ask struct {
-		limit luascripts.Numbers
+		limit limitscripts.Numbers
 		at    time.Duration
 		cost  int
 		wait  time.Duration
@@ -62,7 +62,7 @@ func TestChangedByHand(t *testing.T) {
 			sc := newScene()
 			for i, a := range tc.asks {
 				sc.at(a.at)
-				if r := sc.ask(a.limit, a.cost, ""); r.At.Sub(sc.now) != a.wait || (r.Status == luascripts.Granted) != (a.wait == 0) {
+				if r := sc.ask(a.limit, a.cost, ""); r.At.Sub(sc.now) != a.wait || (r.Status == limitscripts.Granted) != (a.wait == 0) {
 					t.Fatalf("ask %d: cost %d at %v: status %v, wait %v, want %v", i, a.cost, a.at, r.Status, r.At.Sub(sc.now), a.wait)
 				}
 			}
@@ -79,14 +79,14 @@ func TestRefundFromForgottenState(t *testing.T) {
 	first := s.ask(limit, 5, "")
 	s.at(10 * time.Second)
 	second := s.ask(limit, 5, "")
-	if r := s.refund(limit, 5, 1, first.Worth[0]); r.Status != luascripts.Granted {
+	if r := s.refund(limit, 5, 1, first.Worth[0]); r.Status != limitscripts.Granted {
 		t.Fatalf("the first refund = %+v, want it accepted", r)
 	}
-	if p := s.Peek(s.key, luascripts.PeekArgs{Numbers: limit, Cost: 1}); p.Free != 0 {
+	if p := s.Peek(s.key, limitscripts.PeekArgs{Numbers: limit, Cost: 1}); p.Free != 0 {
 		t.Fatalf("%d free, want 0: the first grant was paid long ago", p.Free)
 	}
 	s.refund(limit, 5, 2, second.Worth[0])
-	if p := s.Peek(s.key, luascripts.PeekArgs{Numbers: limit, Cost: 1}); p.Free != 5 {
+	if p := s.Peek(s.key, limitscripts.PeekArgs{Numbers: limit, Cost: 1}); p.Free != 5 {
 		t.Fatalf("%d free after all of it came back at once, want 5", p.Free)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // TestChangeNeverOver changes a limit in the middle of a trace, from each kind
@@ -34,7 +34,7 @@ func TestChangeNeverOver(t *testing.T) {
 					h.limit = anyLimit(rt, to)
 					changed := len(h.grants)
 					h.wander("after")
-					if from == to && (to == luascripts.Smooth || to == luascripts.WarmUp) {
+					if from == to && (to == limitscripts.Smooth || to == limitscripts.WarmUp) {
 						known = math.MaxInt64 // of what went before they keep the debt alone
 					}
 					h.holdSince(changed, known)
@@ -74,7 +74,7 @@ func (h *history) holdSince(changed int, known int64) {
 	h.grants = later
 	h.hold()
 	before := slices.DeleteFunc(live[:len(live)-len(later)], func(g given) bool { return g.at <= known })
-	if h.limit.Kind == luascripts.GCRA || h.limit.Kind == luascripts.Step {
+	if h.limit.Kind == limitscripts.GCRA || h.limit.Kind == limitscripts.Step {
 		before = h.clip(before)
 	}
 	for i := range before {
@@ -110,22 +110,22 @@ func (h *history) holdFrom(old, later []given) {
 	spaced := used
 	slack := int64(0)
 	switch h.limit.Kind {
-	case luascripts.GCRA:
+	case limitscripts.GCRA:
 		slack = 1 // clip cuts fractions
-	case luascripts.Step:
+	case limitscripts.Step:
 		slack = n
 	}
 	for _, g := range later {
 		switch length := g.at - first; h.limit.Kind {
-		case luascripts.Sliding:
+		case limitscripts.Sliding:
 			if used += g.cost; length < w && used > n {
 				h.Fatalf("%+v: %d permits from %d to %d", h.limit, used, first, g.at)
 			}
-		case luascripts.Fixed:
+		case limitscripts.Fixed:
 			if used = min(used, n) + g.cost; length < w && used > 2*n {
 				h.Fatalf("%+v: %d permits from %d to %d", h.limit, used, first, g.at)
 			}
-		case luascripts.Calendar:
+		case limitscripts.Calendar:
 			if used += g.cost; h.window(h.limit, first) == h.window(h.limit, g.at) && used > n {
 				h.Fatalf("%+v: %d permits from %d to %d", h.limit, used, first, g.at)
 			}

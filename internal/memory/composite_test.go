@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // TestCompositeNeverOver asks, gives back, closes and renews at random, under
@@ -31,7 +31,7 @@ func TestCompositeWaitIsTight(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newMesh(rt)
 		gated := rapid.Bool().Draw(rt, "gated")
-		try := func(policy int, costs []int) luascripts.AcquireReply {
+		try := func(policy int, costs []int) limitscripts.AcquireReply {
 			rules, of := m.rules(policy, true)
 			for i := range costs {
 				rules[i].Cost = costs[i]
@@ -39,7 +39,7 @@ func TestCompositeWaitIsTight(t *testing.T) {
 			if gated {
 				m.gate = hours(m.now)
 			}
-			return m.ask(luascripts.AcquireArgs{Rules: rules, Policy: "p", Mode: luascripts.Try, MaxWait: -1, Gate: m.gate}, of)
+			return m.ask(limitscripts.AcquireArgs{Rules: rules, Policy: "p", Mode: limitscripts.Try, MaxWait: -1, Gate: m.gate}, of)
 		}
 		for range rapid.IntRange(3, 30).Draw(rt, "length") {
 			m.rates[rapid.IntRange(0, 2).Draw(rt, "pace of")].move(false)
@@ -50,24 +50,24 @@ func TestCompositeWaitIsTight(t *testing.T) {
 				costs = append(costs, p.Cost)
 			}
 			r := try(policy, costs)
-			if r.Status == luascripts.Granted {
+			if r.Status == limitscripts.Granted {
 				continue
 			}
 			if !r.At.After(m.now) || !gated && r.Rule == 0 {
 				rt.Fatalf("refused now: %+v", r)
 			}
 			now := m.now
-			for asked := 1; r.Status != luascripts.Granted; asked++ {
+			for asked := 1; r.Status != limitscripts.Granted; asked++ {
 				told := r
 				m.now = told.At.Add(-time.Microsecond)
-				if early := try(policy, costs); early.Status != luascripts.Refused || !early.At.Equal(told.At) || !gated && early.Rule != told.Rule {
+				if early := try(policy, costs); early.Status != limitscripts.Refused || !early.At.Equal(told.At) || !gated && early.Rule != told.Rule {
 					rt.Fatalf("told %+v, and 1us before %+v", told, early)
 				}
 				if m.now = told.At; rapid.IntRange(0, 3).Draw(rt, "give up") == 0 {
 					m.now = now
 					break
 				}
-				if r = try(policy, costs); !gated && r.Status != luascripts.Granted && r.Rule <= told.Rule || asked > 2*len(costs)+2 {
+				if r = try(policy, costs); !gated && r.Status != limitscripts.Granted && r.Rule <= told.Rule || asked > 2*len(costs)+2 {
 					rt.Fatalf("told %+v, and then %+v", told, r) // a rule binds once, and then a wider one
 				}
 			}
@@ -77,11 +77,11 @@ func TestCompositeWaitIsTight(t *testing.T) {
 }
 
 // hours is a gate that opens for 7 of 10 seconds.
-func hours(now time.Time) luascripts.Gate {
+func hours(now time.Time) limitscripts.Gate {
 	from := now.Truncate(10 * time.Second).Add(-20 * time.Second)
-	g := luascripts.Gate{From: from, Until: from.Add(10 * time.Minute)}
+	g := limitscripts.Gate{From: from, Until: from.Add(10 * time.Minute)}
 	for at := from; at.Before(g.Until); at = at.Add(10 * time.Second) {
-		g.Open = append(g.Open, luascripts.Opening{Open: at.Add(3 * time.Second), Close: at.Add(10 * time.Second)})
+		g.Open = append(g.Open, limitscripts.Opening{Open: at.Add(3 * time.Second), Close: at.Add(10 * time.Second)})
 	}
 	return g
 }

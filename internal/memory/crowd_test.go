@@ -7,17 +7,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // runner is a job that comes whenever it was told to.
 type runner struct {
 	job, policy string
-	rules       []luascripts.RuleCall
+	rules       []limitscripts.RuleCall
 	from        time.Time
 	told        time.Time
 	came        int // admissions
-	status      luascripts.Status
+	status      limitscripts.Status
 	at          time.Time // of its grant
 	token       uint64
 	fence       int64
@@ -35,7 +35,7 @@ type crowd struct {
 	late    time.Duration // how late they come at most
 	inline  time.Duration
 	hold    time.Duration // how long a lease is used
-	gate    func(now time.Time) luascripts.Gate
+	gate    func(now time.Time) limitscripts.Gate
 	random  *rand.Rand
 	grants  []*runner // in their order
 }
@@ -44,7 +44,7 @@ func newCrowd(t *testing.T) *crowd {
 	return &crowd{T: t, scene: newScene(), random: rand.New(rand.NewPCG(1, 2)), inline: 50 * ms}
 }
 
-func (c *crowd) add(job, policy string, rules ...luascripts.RuleCall) *runner {
+func (c *crowd) add(job, policy string, rules ...limitscripts.RuleCall) *runner {
 	r := &runner{job: job, policy: policy, rules: rules, told: c.now.Add(time.Duration(len(c.runners)) * 10 * time.Microsecond)}
 	r.from = r.told
 	c.runners = append(c.runners, r)
@@ -52,8 +52,8 @@ func (c *crowd) add(job, policy string, rules ...luascripts.RuleCall) *runner {
 }
 
 // ruleOf is a rule on a key.
-func ruleOf(rule, id string, n luascripts.Numbers) luascripts.RuleCall {
-	return luascripts.RuleCall{LimitKeys: luascripts.NewLimitKeys("hw", rule, id), Numbers: n, Cost: 1}
+func ruleOf(rule, id string, n limitscripts.Numbers) limitscripts.RuleCall {
+	return limitscripts.RuleCall{LimitKeys: limitscripts.NewLimitKeys("hw", rule, id), Numbers: n, Cost: 1}
 }
 
 // run goes from one who comes to the next until all were granted.
@@ -89,10 +89,10 @@ func (c *crowd) moveTo(t time.Time) {
 func (c *crowd) nextRunner() (first *runner, returns bool) {
 	var when time.Time
 	for _, r := range c.runners {
-		if r.status != luascripts.Granted && (first == nil || r.told.Before(when)) {
+		if r.status != limitscripts.Granted && (first == nil || r.told.Before(when)) {
 			first, when, returns = r, r.told, false
 		}
-		if r.status == luascripts.Granted && !r.ends.IsZero() && !r.dies && (first == nil || !r.ends.After(when)) {
+		if r.status == limitscripts.Granted && !r.ends.IsZero() && !r.dies && (first == nil || !r.ends.After(when)) {
 			first, when, returns = r, r.ends, true
 		}
 	}
@@ -102,9 +102,9 @@ func (c *crowd) nextRunner() (first *runner, returns bool) {
 func (c *crowd) come(r *runner) {
 	c.Helper()
 	if r.came > 0 {
-		p := c.Refresh(luascripts.RefreshArgs{Rules: r.rules, Policy: r.policy, Job: r.job})
+		p := c.Refresh(limitscripts.RefreshArgs{Rules: r.rules, Policy: r.policy, Job: r.job})
 		c.retime(p.Promoted)
-		if p.Status == luascripts.Booked && p.At.After(c.now) {
+		if p.Status == limitscripts.Booked && p.At.After(c.now) {
 			r.told = p.At
 			return
 		}
@@ -112,15 +112,15 @@ func (c *crowd) come(r *runner) {
 	c.token++
 	r.came++
 	r.token = c.token
-	a := luascripts.AcquireArgs{
-		Rules: r.rules, Policy: r.policy, Token: c.token, Job: r.job, Mode: luascripts.GrantOrBook, Inline: c.inline, MaxWait: -1,
+	a := limitscripts.AcquireArgs{
+		Rules: r.rules, Policy: r.policy, Token: c.token, Job: r.job, Mode: limitscripts.GrantOrBook, Inline: c.inline, MaxWait: -1,
 	}
 	if c.gate != nil {
 		a.Gate = c.gate(c.now)
 	}
 	p := c.Acquire(a)
 	switch r.status = p.Status; p.Status {
-	case luascripts.Granted:
+	case limitscripts.Granted:
 		r.at, r.fence = p.At, p.Fence
 		c.grants = append(c.grants, r)
 		if c.hold > 0 {
@@ -129,7 +129,7 @@ func (c *crowd) come(r *runner) {
 		if p.At.Before(c.now) || p.At.After(c.now.Add(c.inline)) {
 			c.Fatalf("%s was granted at %v, %v from now", r.job, p.At, p.At.Sub(c.now))
 		}
-	case luascripts.Booked:
+	case limitscripts.Booked:
 		if p.At.Before(c.now) {
 			c.Fatalf("%s was told %v, which is past", r.job, p.At)
 		}
@@ -140,10 +140,10 @@ func (c *crowd) come(r *runner) {
 	c.retime(p.Promoted)
 }
 
-func (c *crowd) retime(turns []luascripts.Promotion) {
+func (c *crowd) retime(turns []limitscripts.Promotion) {
 	for _, turn := range turns {
 		for _, r := range c.runners {
-			if r.job == turn.Job && r.status == luascripts.Booked {
+			if r.job == turn.Job && r.status == limitscripts.Booked {
 				r.told = turn.At
 			}
 		}
@@ -154,7 +154,7 @@ func (c *crowd) retime(turns []luascripts.Promotion) {
 func (c *crowd) holdAll() {
 	c.Helper()
 	byLedger := map[string][]*runner{}
-	limits := map[string]luascripts.Numbers{}
+	limits := map[string]limitscripts.Numbers{}
 	for _, r := range c.grants {
 		for _, p := range r.rules {
 			byLedger[p.Ledger()] = append(byLedger[p.Ledger()], r)
@@ -162,7 +162,7 @@ func (c *crowd) holdAll() {
 		}
 	}
 	for ledger, grants := range byLedger {
-		if n := limits[ledger]; n.Kind == luascripts.Sliding {
+		if n := limits[ledger]; n.Kind == limitscripts.Sliding {
 			for i := n.Permits; i < len(grants); i++ {
 				if d := grants[i].at.Sub(grants[i-n.Permits].at); d < n.Window {
 					c.Errorf("%s: %d permits within %v", ledger, n.Permits+1, d)

@@ -1,5 +1,5 @@
-// Package memory keeps limits in this process: the twin of the scripts of
-// package luascripts that act on a limit's key. It decides as they do, to the
+// Package memory keeps limits in this process: the twin of the scripts that
+// package limitscripts calls. It decides as they do, to the
 // microsecond, for a limiter without Redis, for the time that Redis is away,
 // and for tests that compare the two.
 //

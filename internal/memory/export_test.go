@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // Keep makes keys live so much longer than they must: the clock of a test may go back further than a
@@ -17,7 +17,7 @@ func (s *Store) Keep(extra time.Duration) {
 }
 
 // Drop loses what was spent on a key, and nothing else of it.
-func (s *Store) Drop(k luascripts.LimitKeys) {
+func (s *Store) Drop(k limitscripts.LimitKeys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if key := s.keys.byName[k.Ledger()]; key != nil {
@@ -28,7 +28,7 @@ func (s *Store) Drop(k luascripts.LimitKeys) {
 
 // Places are the tickets and promises on a key, by the name that the scripts have
 // for each set: to compare what no answer shows.
-func (s *Store) Places(k luascripts.LimitKeys) map[string]map[string]int64 {
+func (s *Store) Places(k limitscripts.LimitKeys) map[string]map[string]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := map[string]map[string]int64{}
@@ -52,7 +52,7 @@ func (s *Store) Places(k luascripts.LimitKeys) map[string]map[string]int64 {
 }
 
 // ShiftTickets adds to all tickets on a key, of jobs in the line and of those that keep a turn.
-func (s *Store) ShiftTickets(k luascripts.LimitKeys, by int64) {
+func (s *Store) ShiftTickets(k limitscripts.LimitKeys, by int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := s.keys.byName[k.Ledger()]

@@ -3,7 +3,7 @@ package memory
 import (
 	"slices"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // gate is when work may run, in microseconds. The zero gate is always open.
@@ -15,7 +15,7 @@ type gate struct {
 // opening is open from its first instant until before its last.
 type opening struct{ open, close int64 }
 
-func gateOf(g luascripts.Gate) gate {
+func gateOf(g limitscripts.Gate) gate {
 	if g.Until.IsZero() {
 		return gate{}
 	}

@@ -5,19 +5,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // daily opens from 9 to 21 o'clock, as far as 3 days ahead; from 12 to 13 it is
 // closed.
-func daily(now time.Time) luascripts.Gate {
+func daily(now time.Time) limitscripts.Gate {
 	day := now.Truncate(24 * time.Hour)
-	g := luascripts.Gate{From: day, Until: day.Add(72 * time.Hour)}
+	g := limitscripts.Gate{From: day, Until: day.Add(72 * time.Hour)}
 	for d := range 3 {
 		at := day.Add(time.Duration(d) * 24 * time.Hour)
 		g.Open = append(g.Open,
-			luascripts.Opening{Open: at.Add(9 * time.Hour), Close: at.Add(12 * time.Hour)},
-			luascripts.Opening{Open: at.Add(13 * time.Hour), Close: at.Add(21 * time.Hour)})
+			limitscripts.Opening{Open: at.Add(9 * time.Hour), Close: at.Add(12 * time.Hour)},
+			limitscripts.Opening{Open: at.Add(13 * time.Hour), Close: at.Add(21 * time.Hour)})
 	}
 	return g
 }
@@ -89,11 +89,11 @@ func TestGateOpens(t *testing.T) {
 func TestGateNotCovered(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	for _, g := range []luascripts.Gate{
+	for _, g := range []limitscripts.Gate{
 		{From: start.Add(-time.Hour), Until: start}, {From: start.Add(time.Microsecond), Until: start.Add(time.Hour)},
 	} {
-		a := luascripts.AcquireArgs{Rules: s.one(slidingOf(1, time.Second), 1), Token: 1, Job: "a", Mode: luascripts.GrantOrBook, MaxWait: -1, Gate: g}
-		if r := s.Acquire(a); r.Status != luascripts.NotCovered || r.Rule != 0 || !r.At.IsZero() || s.Len() != 0 {
+		a := limitscripts.AcquireArgs{Rules: s.one(slidingOf(1, time.Second), 1), Token: 1, Job: "a", Mode: limitscripts.GrantOrBook, MaxWait: -1, Gate: g}
+		if r := s.Acquire(a); r.Status != limitscripts.NotCovered || r.Rule != 0 || !r.At.IsZero() || s.Len() != 0 {
 			t.Errorf("%+v: %+v, want that it is not covered", g, r)
 		}
 	}
@@ -107,10 +107,10 @@ func TestGateIsNoMemoryLeak(t *testing.T) {
 	for day := range 50 {
 		s.at(time.Duration(day)*24*time.Hour - time.Hour)
 		s.token++
-		a := luascripts.AcquireArgs{
-			Rules: s.one(slidingOf(1, time.Second), 1), Token: s.token, Job: "a", Mode: luascripts.GrantOrBook, MaxWait: -1, Gate: daily(s.now),
+		a := limitscripts.AcquireArgs{
+			Rules: s.one(slidingOf(1, time.Second), 1), Token: s.token, Job: "a", Mode: limitscripts.GrantOrBook, MaxWait: -1, Gate: daily(s.now),
 		}
-		if r := s.Acquire(a); r.Status != luascripts.Booked || r.Rule != 0 {
+		if r := s.Acquire(a); r.Status != limitscripts.Booked || r.Rule != 0 {
 			t.Fatalf("day %d: %+v", day, r)
 		}
 	}
@@ -119,7 +119,7 @@ func TestGateIsNoMemoryLeak(t *testing.T) {
 	}
 	s.at(60 * 24 * time.Hour)
 	for range 3 {
-		s.Peek(luascripts.NewLimitKeys("hw", "rule", "other"), luascripts.PeekArgs{Numbers: slidingOf(1, time.Second), Cost: 1})
+		s.Peek(limitscripts.NewLimitKeys("hw", "rule", "other"), limitscripts.PeekArgs{Numbers: slidingOf(1, time.Second), Cost: 1})
 	}
 	if s.Len() != 0 {
 		t.Errorf("%d keys are left, want none", s.Len())

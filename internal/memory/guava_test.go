@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // take is one who waits for his turn, after idle time.
@@ -33,7 +33,7 @@ func TestGuavaSequences(t *testing.T) {
 	const s = time.Second
 	warm := []float64{0, 1.375, 1.125, 0.875, 0.625, 0.5, 0.5, 0.5}
 	type part struct {
-		limit luascripts.Numbers
+		limit limitscripts.Numbers
 		takes []take
 	}
 	for _, tc := range []struct {
@@ -73,7 +73,7 @@ func TestGuavaSequences(t *testing.T) {
 					if sc.now = r.At; wait > 0 {
 						r = sc.ask(part.limit, take.cost, "")
 					}
-					if got := wait.Seconds(); math.Abs(got-take.want) > 3e-6 || r.Status != luascripts.Granted {
+					if got := wait.Seconds(); math.Abs(got-take.want) > 3e-6 || r.Status != limitscripts.Granted {
 						t.Fatalf("part %d, take %d: waited %v (status %v), want %v and a grant", p, i, got, r.Status, take.want)
 					}
 				}

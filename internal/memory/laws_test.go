@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // given is a grant that a trace got.
@@ -21,32 +21,32 @@ type given struct {
 type history struct {
 	*rapid.T
 	*scene
-	limit  luascripts.Numbers
+	limit  limitscripts.Numbers
 	grants []given
 }
 
 // anyLimit draws a limit of a kind with numbers that meet their edges often.
-func anyLimit(t *rapid.T, kind luascripts.Kind) luascripts.Numbers {
-	n := luascripts.Numbers{Kind: kind, Permits: rapid.SampledFrom([]int{1, 2, 3, 7, 10}).Draw(t, "n")}
+func anyLimit(t *rapid.T, kind limitscripts.Kind) limitscripts.Numbers {
+	n := limitscripts.Numbers{Kind: kind, Permits: rapid.SampledFrom([]int{1, 2, 3, 7, 10}).Draw(t, "n")}
 	n.Window = rapid.SampledFrom([]time.Duration{10 * ms, time.Second, 13 * time.Second}).Draw(t, "W")
 	switch kind {
-	case luascripts.GCRA, luascripts.Step:
+	case limitscripts.GCRA, limitscripts.Step:
 		n.Burst = rapid.SampledFrom([]int{1, 2, 5, 12}).Draw(t, "burst")
-	case luascripts.Smooth:
+	case limitscripts.Smooth:
 		n.Burst = rapid.SampledFrom([]int{0, 1, 4}).Draw(t, "burst")
-	case luascripts.WarmUp:
+	case limitscripts.WarmUp:
 		n.Warm = rapid.SampledFrom([]time.Duration{ms, time.Second, 8 * time.Second}).Draw(t, "warm")
 		n.ColdMilli = rapid.SampledFrom([]int{1000, 1500, 3000}).Draw(t, "cold")
-	case luascripts.Calendar:
+	case limitscripts.Calendar:
 		n.Short = n.Window - n.Window/10
 	}
 	return n
 }
 
 // costMost is the highest cost that a limit can grant at all.
-func costMost(n luascripts.Numbers) int {
+func costMost(n limitscripts.Numbers) int {
 	switch n.Kind {
-	case luascripts.GCRA, luascripts.Step:
+	case limitscripts.GCRA, limitscripts.Step:
 		return n.Burst
 	}
 	return n.Permits
@@ -56,8 +56,8 @@ func costMost(n luascripts.Numbers) int {
 var civilStart = start.Add(-24 * time.Hour)
 
 // civil gives a calendar its windows around now: each third one is shorter.
-func (h *history) civil(n luascripts.Numbers) luascripts.Numbers {
-	if n.Kind != luascripts.Calendar {
+func (h *history) civil(n limitscripts.Numbers) limitscripts.Numbers {
+	if n.Kind != limitscripts.Calendar {
 		return n
 	}
 	round := 2*n.Window + n.Short
@@ -74,7 +74,7 @@ func (h *history) civil(n luascripts.Numbers) luascripts.Numbers {
 }
 
 // window is the number of a calendar's window.
-func (h *history) window(n luascripts.Numbers, at int64) int64 {
+func (h *history) window(n limitscripts.Numbers, at int64) int64 {
 	w, short := n.Window.Microseconds(), n.Short.Microseconds()
 	since := at - civilStart.UnixMicro()
 	round, rest := since/(2*w+short), since%(2*w+short)
@@ -90,12 +90,12 @@ func (h *history) move(back bool) {
 	h.now = h.now.Add(rapid.SampledFrom(steps).Draw(h.T, "time").Truncate(time.Microsecond))
 }
 
-func (h *history) acquire(cost int, inline time.Duration) luascripts.AcquireReply {
+func (h *history) acquire(cost int, inline time.Duration) limitscripts.AcquireReply {
 	h.token++
-	r := h.Acquire(luascripts.AcquireArgs{
-		Rules: h.one(h.civil(h.limit), cost), Token: h.token, Mode: luascripts.GrantOrBook, Inline: inline, MaxWait: inline,
+	r := h.Acquire(limitscripts.AcquireArgs{
+		Rules: h.one(h.civil(h.limit), cost), Token: h.token, Mode: limitscripts.GrantOrBook, Inline: inline, MaxWait: inline,
 	})
-	if r.Status == luascripts.Granted {
+	if r.Status == limitscripts.Granted {
 		h.grants = append(h.grants, given{at: r.At.UnixMicro(), cost: int64(cost), token: h.token, worth: r.Worth[0]})
 	}
 	return r
@@ -112,7 +112,7 @@ func (h *history) giveBack() {
 		worth = 0
 	}
 	r := h.refund(h.civil(h.limit), int(g.cost), g.token, worth)
-	if r.Status == luascripts.Granted && g.refunded {
+	if r.Status == limitscripts.Granted && g.refunded {
 		h.Fatalf("the grant at %d was given back twice", g.at)
 	}
 	g.refunded = true // when its token is forgotten it counts for less than it did
@@ -129,8 +129,8 @@ func (h *history) live() []given {
 	return out
 }
 
-var kinds = []luascripts.Kind{
-	luascripts.Sliding, luascripts.Fixed, luascripts.Calendar, luascripts.GCRA, luascripts.Step, luascripts.Smooth, luascripts.WarmUp,
+var kinds = []limitscripts.Kind{
+	limitscripts.Sliding, limitscripts.Fixed, limitscripts.Calendar, limitscripts.GCRA, limitscripts.Step, limitscripts.Smooth, limitscripts.WarmUp,
 }
 
 // eachKind runs a property on random traces of each algorithm.
@@ -182,22 +182,22 @@ func TestWaitIsTight(t *testing.T) {
 				h.giveBack()
 			}
 			r := h.acquire(cost, 0)
-			if r.Status == luascripts.Granted {
+			if r.Status == limitscripts.Granted {
 				continue
 			}
 			now := h.now
 			h.now = r.At.Add(-time.Microsecond)
-			early := h.Peek(h.key, luascripts.PeekArgs{Numbers: h.civil(h.limit), Cost: cost}).Next
+			early := h.Peek(h.key, limitscripts.PeekArgs{Numbers: h.civil(h.limit), Cost: cost}).Next
 			h.now = r.At
-			sharp := h.Peek(h.key, luascripts.PeekArgs{Numbers: h.civil(h.limit), Cost: cost})
+			sharp := h.Peek(h.key, limitscripts.PeekArgs{Numbers: h.civil(h.limit), Cost: cost})
 			if !early.Equal(r.At) || !sharp.Next.Equal(r.At) {
 				h.Fatalf("cost %d was told %v; 1us before %v, at the instant %v", cost, r.At, early, sharp.Next)
 			}
-			if free := sharp.Free; free < cost && h.limit.Kind != luascripts.Smooth && h.limit.Kind != luascripts.WarmUp {
+			if free := sharp.Free; free < cost && h.limit.Kind != limitscripts.Smooth && h.limit.Kind != limitscripts.WarmUp {
 				h.Fatalf("%d free at the instant at which %d can go", free, cost)
 			}
 			if rapid.Bool().Draw(h.T, "wait") {
-				if r := h.acquire(cost, 0); r.Status != luascripts.Granted {
+				if r := h.acquire(cost, 0); r.Status != limitscripts.Granted {
 					h.Fatalf("cost %d at its instant: %+v", cost, r)
 				}
 			} else {
@@ -216,14 +216,14 @@ func TestWhatIsToldFreeIsFree(t *testing.T) {
 			if rapid.IntRange(0, 4).Draw(h.T, "op") == 0 {
 				h.giveBack()
 			}
-			look := luascripts.PeekArgs{Numbers: h.civil(h.limit), Cost: 1}
+			look := limitscripts.PeekArgs{Numbers: h.civil(h.limit), Cost: 1}
 			free := h.Peek(h.key, look).Free
 			look.Cost = max(1, free)
 			if next := h.Peek(h.key, look).Next; free > 0 && !next.Equal(h.now) {
 				h.Fatalf("%d free, which go at %v and not now", free, next)
 			}
 			look.Cost = free + 1
-			if next := h.Peek(h.key, look).Next; next.Equal(h.now) && h.limit.Kind != luascripts.Smooth && h.limit.Kind != luascripts.WarmUp {
+			if next := h.Peek(h.key, look).Next; next.Equal(h.now) && h.limit.Kind != limitscripts.Smooth && h.limit.Kind != limitscripts.WarmUp {
 				h.Fatalf("%d free, but %d go now", free, free+1)
 			}
 		}
@@ -237,7 +237,7 @@ func TestForgottenInTime(t *testing.T) {
 		short := &history{T: h.T, scene: newScene(), limit: h.limit}
 		for range rapid.IntRange(3, 60).Draw(h.T, "length") {
 			h.move(false)
-			if h.now.Sub(start) > 50*time.Minute && h.limit.Kind == luascripts.Smooth {
+			if h.now.Sub(start) > 50*time.Minute && h.limit.Kind == limitscripts.Smooth {
 				return // an idle hour later nothing is stored any more
 			}
 			short.now = h.now
@@ -255,7 +255,7 @@ func TestForgottenInTime(t *testing.T) {
 func TestWaitIsTightAfterChange(t *testing.T) {
 	eachKind(t, func(h *history) {
 		switch h.limit.Kind {
-		case luascripts.Fixed, luascripts.Calendar: // what is over the new limit is told as owed
+		case limitscripts.Fixed, limitscripts.Calendar: // what is over the new limit is told as owed
 			return
 		}
 		h.wander("before")
@@ -263,12 +263,12 @@ func TestWaitIsTightAfterChange(t *testing.T) {
 		h.move(false)
 		cost := rapid.IntRange(1, costMost(h.limit)).Draw(h.T, "cost")
 		r := h.acquire(cost, 0)
-		if r.Status == luascripts.Granted {
+		if r.Status == limitscripts.Granted {
 			return
 		}
 		for range 3 {
 			h.now = h.now.Add(r.At.Sub(h.now) / 2).Truncate(time.Microsecond)
-			if again := h.acquire(cost, 0); again.Status == luascripts.Granted || !again.At.Equal(r.At) {
+			if again := h.acquire(cost, 0); again.Status == limitscripts.Granted || !again.At.Equal(r.At) {
 				h.Fatalf("told %v, and at %v %+v", r.At, h.now, again)
 			}
 			if r.At.Sub(h.now) < 2*time.Microsecond {
@@ -276,7 +276,7 @@ func TestWaitIsTightAfterChange(t *testing.T) {
 			}
 		}
 		h.now = r.At
-		if again := h.acquire(cost, 0); again.Status != luascripts.Granted {
+		if again := h.acquire(cost, 0); again.Status != limitscripts.Granted {
 			h.Fatalf("told %v, and then %+v", r.At, again)
 		}
 	})

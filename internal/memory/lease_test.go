@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
-func leasesOf(n int, w time.Duration) luascripts.Numbers {
-	return luascripts.Numbers{Kind: luascripts.Leases, Permits: n, Window: w}
+func leasesOf(n int, w time.Duration) limitscripts.Numbers {
+	return limitscripts.Numbers{Kind: limitscripts.Leases, Permits: n, Window: w}
 }
 
 // TestLeases follows `concurrent 2 lease 30s`: the number of the type's comment,
@@ -18,24 +18,24 @@ func TestLeases(t *testing.T) {
 	t.Parallel()
 	s := newScene()
 	rule := s.one(leasesOf(2, 30*time.Second), 1)[0]
-	ask := func(job string) luascripts.AcquireReply { return s.ask(rule.Numbers, 1, job) }
+	ask := func(job string) limitscripts.AcquireReply { return s.ask(rule.Numbers, 1, job) }
 	a := ask("a")
 	s.at(10 * time.Second)
 	b := ask("b")
-	if a.Status != luascripts.Granted || b.Status != luascripts.Granted || a.Fence <= 0 || b.Fence <= a.Fence {
+	if a.Status != limitscripts.Granted || b.Status != limitscripts.Granted || a.Fence <= 0 || b.Fence <= a.Fence {
 		t.Fatalf("a = %+v, b = %+v, want both granted, and a fence that grows", a, b)
 	}
-	if c := ask("c"); c.Status != luascripts.Booked || !c.At.Equal(start.Add(30*time.Second)) {
+	if c := ask("c"); c.Status != limitscripts.Booked || !c.At.Equal(start.Add(30*time.Second)) {
 		t.Fatalf("c = %+v, want it at 30 s", c)
 	}
-	if d := ask("d"); d.Status != luascripts.Booked || !d.At.Equal(start.Add(40*time.Second)) {
+	if d := ask("d"); d.Status != limitscripts.Booked || !d.At.Equal(start.Add(40*time.Second)) {
 		t.Fatalf("d = %+v, want it at 40 s", d)
 	}
 	s.at(20 * time.Second)
 	if r := s.Renew(rule, 2); !r.Held {
 		t.Fatalf("b's renewal = %+v", r)
 	}
-	if r := s.Refresh(luascripts.RefreshArgs{Rules: []luascripts.RuleCall{rule}, Job: "d"}); !r.At.Equal(start.Add(50 * time.Second)) {
+	if r := s.Refresh(limitscripts.RefreshArgs{Rules: []limitscripts.RuleCall{rule}, Job: "d"}); !r.At.Equal(start.Add(50 * time.Second)) {
 		t.Fatalf("d = %+v, want it when b's lease ends, at 50 s", r)
 	}
 	r := s.Release(rule, 1)
@@ -45,20 +45,20 @@ func TestLeases(t *testing.T) {
 	if again := s.Release(rule, 1); again.Released {
 		t.Fatalf("released twice: %+v", again)
 	}
-	if e := ask("e"); e.Status != luascripts.Booked {
+	if e := ask("e"); e.Status != limitscripts.Booked {
 		t.Fatalf("e = %+v, want it behind c and d", e)
 	}
-	if c := ask("c"); c.Status != luascripts.Granted || c.Promoted != nil {
+	if c := ask("c"); c.Status != limitscripts.Granted || c.Promoted != nil {
 		t.Fatalf("c = %+v, want it granted, and nobody else hinted", c)
 	}
 	s.at(50 * time.Second)
-	if d := ask("d"); d.Status != luascripts.Granted {
+	if d := ask("d"); d.Status != limitscripts.Granted {
 		t.Fatalf("d = %+v, want it granted for the leases that ended", d)
 	}
 	if r := s.Renew(rule, 2); r.Held {
 		t.Fatalf("b's lease ended, but %+v", r)
 	}
-	if p := s.Peek(s.key, luascripts.PeekArgs{Numbers: rule.Numbers, Cost: 1}); p.Free != 0 || p.Waiting != 1 {
+	if p := s.Peek(s.key, limitscripts.PeekArgs{Numbers: rule.Numbers, Cost: 1}); p.Free != 0 || p.Waiting != 1 {
 		t.Fatalf("Peek = %+v, want e waiting", p)
 	}
 }
@@ -72,8 +72,8 @@ func TestLeaseGrantedAheadStays(t *testing.T) {
 	s.ask(rule.Numbers, 1, "a")
 	s.at(970 * ms)
 	s.token++
-	r := s.Acquire(luascripts.AcquireArgs{Rules: []luascripts.RuleCall{rule}, Token: s.token, Job: "b", Mode: luascripts.GrantOrBook, Inline: 50 * ms, MaxWait: -1})
-	if r.Status != luascripts.Granted || !r.At.Equal(start.Add(time.Second)) {
+	r := s.Acquire(limitscripts.AcquireArgs{Rules: []limitscripts.RuleCall{rule}, Token: s.token, Job: "b", Mode: limitscripts.GrantOrBook, Inline: 50 * ms, MaxWait: -1})
+	if r.Status != limitscripts.Granted || !r.At.Equal(start.Add(time.Second)) {
 		t.Fatalf("b = %+v, want it granted at 1 s", r)
 	}
 	if r := s.Renew(rule, 1); r.Held {
@@ -97,7 +97,7 @@ func TestRenewTakesNothingAway(t *testing.T) {
 		t.Fatalf("renewal = %+v", r)
 	}
 	s.at(999 * ms)
-	if r := s.ask(rule.Numbers, 1, ""); r.Status != luascripts.Refused || !r.At.Equal(start.Add(time.Second)) {
+	if r := s.ask(rule.Numbers, 1, ""); r.Status != limitscripts.Refused || !r.At.Equal(start.Add(time.Second)) {
 		t.Fatalf("b = %+v, want it to wait for the end that a was told first", r)
 	}
 }
@@ -109,14 +109,14 @@ func TestWithdrawnLeaseRefusesOn(t *testing.T) {
 	s := newScene()
 	rule := s.one(leasesOf(1, time.Minute), 1)[0]
 	s.ask(rule.Numbers, 1, "a")
-	if r := s.Cancel(luascripts.CancelArgs{Rules: []luascripts.RuleCall{rule}, Token: 1}); r.Status != luascripts.Granted {
+	if r := s.Cancel(limitscripts.CancelArgs{Rules: []limitscripts.RuleCall{rule}, Token: 1}); r.Status != limitscripts.Granted {
 		t.Fatalf("a's lease back: %+v", r)
 	}
 	if r := s.Release(rule, 1); r.Released {
 		t.Fatalf("release of what was given back = %+v", r)
 	}
 	s.token = 0
-	if r := s.ask(rule.Numbers, 1, "a"); r.Status != luascripts.Withdrawn {
+	if r := s.ask(rule.Numbers, 1, "a"); r.Status != limitscripts.Withdrawn {
 		t.Fatalf("a late copy of the call = %+v, want it refused", r)
 	}
 }
@@ -139,11 +139,11 @@ func TestLeaseOffered(t *testing.T) {
 		t.Fatalf("released again = %+v, want b told again", r)
 	}
 	s.at(2 * time.Second)
-	if r := s.ask(rule.Numbers, 1, ""); r.Status != luascripts.Refused {
+	if r := s.ask(rule.Numbers, 1, ""); r.Status != limitscripts.Refused {
 		t.Fatalf("a newcomer took what is offered to b: %+v", r)
 	}
 	s.at(2*time.Second + ms) // b did not come, and its offer was not renewed
-	if r := s.ask(rule.Numbers, 1, "c"); r.Status != luascripts.Granted {
+	if r := s.ask(rule.Numbers, 1, "c"); r.Status != limitscripts.Granted {
 		t.Fatalf("c = %+v, want it granted", r)
 	}
 }

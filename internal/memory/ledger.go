@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // state is what an algorithm keeps of a key. Only charge and back change it.
@@ -56,21 +56,21 @@ type ledger struct {
 
 func fresh(l *numbers) state {
 	switch l.kind {
-	case luascripts.Sliding:
+	case limitscripts.Sliding:
 		return &sliding{}
-	case luascripts.Fixed:
+	case limitscripts.Fixed:
 		return &fixed{}
-	case luascripts.Calendar:
+	case limitscripts.Calendar:
 		return &calendar{}
-	case luascripts.GCRA:
+	case limitscripts.GCRA:
 		return &gcra{}
-	case luascripts.Step:
+	case limitscripts.Step:
 		return &step{have: l.burst}
-	case luascripts.Smooth:
+	case limitscripts.Smooth:
 		return &smooth{}
-	case luascripts.WarmUp:
+	case limitscripts.WarmUp:
 		return &warmUp{}
-	case luascripts.Leases:
+	case limitscripts.Leases:
 		return &leases{}
 	}
 	panic("memory: a limit of an unknown kind")
@@ -89,7 +89,7 @@ func (led *ledger) under(l *numbers) state {
 	switch {
 	case led.kind == l.kind:
 		s = led.state.carriedOver(&numbers{figures: led.figures}, l)
-	case l.kind == luascripts.Leases: // who was granted permits holds none of them
+	case l.kind == limitscripts.Leases: // who was granted permits holds none of them
 		return fresh(l)
 	default:
 		s = replay(l, led.state.grants(l))
@@ -181,7 +181,7 @@ type numbers struct {
 
 // figures are what a ledger remembers of the limit that it was written under.
 type figures struct {
-	kind  luascripts.Kind
+	kind  limitscripts.Kind
 	n, w  int64
 	burst int64
 	warm  int64
@@ -189,7 +189,7 @@ type figures struct {
 	short int64
 }
 
-func numbersOf(a luascripts.Numbers) *numbers {
+func numbersOf(a limitscripts.Numbers) *numbers {
 	l := &numbers{version: a.Version, figures: figures{
 		kind: a.Kind, n: int64(a.Permits), w: micros(a.Window),
 		burst: int64(a.Burst), warm: micros(a.Warm), cold: int64(a.ColdMilli), short: micros(a.Short),
@@ -206,7 +206,7 @@ func (l *numbers) counts() int64 { return l.w * ceilDiv(max(l.n, l.burst), l.n) 
 // noDebt says that the limit holds no more than it admits. What is charged above that is not known afterwards, so
 // a charge above it spends what is free: all of it given back would free what others spent.
 func (l *numbers) noDebt() bool {
-	return l.kind == luascripts.Sliding || l.kind == luascripts.GCRA || l.kind == luascripts.Step
+	return l.kind == limitscripts.Sliding || l.kind == limitscripts.GCRA || l.kind == limitscripts.Step
 }
 
 // unitsMost is how many units the largest cost of a limit has, about.
@@ -243,7 +243,7 @@ func (l *numbers) ticketBefore(cost, ticket int64) int64 {
 
 // covers says whether a calendar knows the window of now.
 func (l *numbers) covers(now int64) bool {
-	if l.kind != luascripts.Calendar {
+	if l.kind != limitscripts.Calendar {
 		return true
 	}
 	last := len(l.bounds) - 1

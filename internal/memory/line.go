@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 const (
@@ -62,7 +62,7 @@ func (ln *line) expire(ms int64) {
 	}
 }
 
-func memberOf(m luascripts.Member) string {
+func memberOf(m limitscripts.Member) string {
 	if m.Job == "" {
 		return ""
 	}

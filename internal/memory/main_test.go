@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 const ms = time.Millisecond
@@ -30,12 +30,12 @@ var start = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 type scene struct {
 	*Store
 	now   time.Time
-	key   luascripts.LimitKeys
+	key   limitscripts.LimitKeys
 	token uint64
 }
 
 func newScene() *scene {
-	s := &scene{now: start, key: luascripts.NewLimitKeys("hw", "rule", "tenant")}
+	s := &scene{now: start, key: limitscripts.NewLimitKeys("hw", "rule", "tenant")}
 	s.Store = New(func() time.Time { return s.now })
 	return s
 }
@@ -44,54 +44,54 @@ func newScene() *scene {
 func (s *scene) at(d time.Duration) { s.now = start.Add(d) }
 
 // ask acquires with a new token; a job that is "" only tries.
-func (s *scene) ask(n luascripts.Numbers, cost int, job string) luascripts.AcquireReply {
+func (s *scene) ask(n limitscripts.Numbers, cost int, job string) limitscripts.AcquireReply {
 	s.token++
-	a := luascripts.AcquireArgs{Rules: s.one(n, cost), Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1}
+	a := limitscripts.AcquireArgs{Rules: s.one(n, cost), Token: s.token, Job: job, Mode: limitscripts.GrantOrBook, MaxWait: -1}
 	if job == "" {
-		a.Mode = luascripts.Try
+		a.Mode = limitscripts.Try
 	}
 	return s.Acquire(a)
 }
 
 // one is a call's only rule, on the scene's key.
-func (s *scene) one(n luascripts.Numbers, cost int) []luascripts.RuleCall {
-	return []luascripts.RuleCall{{LimitKeys: s.key, Numbers: n, Cost: cost}}
+func (s *scene) one(n limitscripts.Numbers, cost int) []limitscripts.RuleCall {
+	return []limitscripts.RuleCall{{LimitKeys: s.key, Numbers: n, Cost: cost}}
 }
 
 // refund gives the last ask's grant back.
-func (s *scene) refund(n luascripts.Numbers, cost int, token uint64, worth int64) luascripts.CancelReply {
+func (s *scene) refund(n limitscripts.Numbers, cost int, token uint64, worth int64) limitscripts.CancelReply {
 	rules := s.one(n, cost)
 	rules[0].Worth = worth
-	return s.Cancel(luascripts.CancelArgs{Rules: rules, Token: token})
+	return s.Cancel(limitscripts.CancelArgs{Rules: rules, Token: token})
 }
 
-func slidingOf(n int, w time.Duration) luascripts.Numbers {
-	return luascripts.Numbers{Kind: luascripts.Sliding, Permits: n, Window: w}
+func slidingOf(n int, w time.Duration) limitscripts.Numbers {
+	return limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: n, Window: w}
 }
 
-func fixedOf(n int, w time.Duration) luascripts.Numbers {
-	return luascripts.Numbers{Kind: luascripts.Fixed, Permits: n, Window: w}
+func fixedOf(n int, w time.Duration) limitscripts.Numbers {
+	return limitscripts.Numbers{Kind: limitscripts.Fixed, Permits: n, Window: w}
 }
 
-func gcraOf(n int, w time.Duration, burst int) luascripts.Numbers {
-	return luascripts.Numbers{Kind: luascripts.GCRA, Permits: n, Window: w, Burst: burst}
+func gcraOf(n int, w time.Duration, burst int) limitscripts.Numbers {
+	return limitscripts.Numbers{Kind: limitscripts.GCRA, Permits: n, Window: w, Burst: burst}
 }
 
-func stepOf(n int, w time.Duration, burst int) luascripts.Numbers {
-	return luascripts.Numbers{Kind: luascripts.Step, Permits: n, Window: w, Burst: burst}
+func stepOf(n int, w time.Duration, burst int) limitscripts.Numbers {
+	return limitscripts.Numbers{Kind: limitscripts.Step, Permits: n, Window: w, Burst: burst}
 }
 
-func smoothOf(n int, w time.Duration, burst int) luascripts.Numbers {
-	return luascripts.Numbers{Kind: luascripts.Smooth, Permits: n, Window: w, Burst: burst}
+func smoothOf(n int, w time.Duration, burst int) limitscripts.Numbers {
+	return limitscripts.Numbers{Kind: limitscripts.Smooth, Permits: n, Window: w, Burst: burst}
 }
 
-func warmOf(n int, w, warm time.Duration, cold int) luascripts.Numbers {
-	return luascripts.Numbers{Kind: luascripts.WarmUp, Permits: n, Window: w, Warm: warm, ColdMilli: cold}
+func warmOf(n int, w, warm time.Duration, cold int) limitscripts.Numbers {
+	return limitscripts.Numbers{Kind: limitscripts.WarmUp, Permits: n, Window: w, Warm: warm, ColdMilli: cold}
 }
 
 // calendarOf has windows that begin at these times after the start.
-func calendarOf(n int, nominal, short time.Duration, begins ...time.Duration) luascripts.Numbers {
-	c := luascripts.Numbers{Kind: luascripts.Calendar, Permits: n, Window: nominal, Short: short}
+func calendarOf(n int, nominal, short time.Duration, begins ...time.Duration) limitscripts.Numbers {
+	c := limitscripts.Numbers{Kind: limitscripts.Calendar, Permits: n, Window: nominal, Short: short}
 	for _, b := range begins {
 		c.Bounds = append(c.Bounds, start.Add(b))
 	}

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // mesh is a random trace on several rules that policies share.
@@ -16,11 +16,11 @@ type mesh struct {
 	*rapid.T
 	*scene
 	rates []*history // by rule, narrowest first
-	keys  []luascripts.LimitKeys
-	slots luascripts.Numbers
-	lease luascripts.LimitKeys
+	keys  []limitscripts.LimitKeys
+	slots limitscripts.Numbers
+	lease limitscripts.LimitKeys
 	lent  []lent
-	gate  luascripts.Gate
+	gate  limitscripts.Gate
 	spent []mark
 }
 
@@ -35,7 +35,7 @@ type lent struct {
 type mark struct {
 	token uint64
 	job   string
-	rules []luascripts.RuleCall
+	rules []limitscripts.RuleCall
 	of    []int // index in rates; -1 is the lease
 	given bool  // back
 }
@@ -50,20 +50,20 @@ func newMesh(t *rapid.T) *mesh {
 	for i, id := range []string{"phone", "phone", "provider"} {
 		kind := rapid.SampledFrom(kinds).Draw(t, "kind")
 		m.rates = append(m.rates, &history{T: t, scene: m.scene, limit: anyLimit(t, kind)})
-		m.keys = append(m.keys, luascripts.NewLimitKeys("hw", fmt.Sprint("rule", i), id))
+		m.keys = append(m.keys, limitscripts.NewLimitKeys("hw", fmt.Sprint("rule", i), id))
 	}
-	m.slots = luascripts.Numbers{
-		Kind: luascripts.Leases, Permits: rapid.IntRange(1, 3).Draw(t, "slots"),
+	m.slots = limitscripts.Numbers{
+		Kind: limitscripts.Leases, Permits: rapid.IntRange(1, 3).Draw(t, "slots"),
 		Window: rapid.SampledFrom([]time.Duration{20 * ms, time.Second, time.Minute}).Draw(t, "lease"),
 	}
-	m.lease = luascripts.NewLimitKeys("hw", "slots", rapid.SampledFrom([]string{"phone", "provider", "pool"}).Draw(t, "slots of"))
+	m.lease = limitscripts.NewLimitKeys("hw", "slots", rapid.SampledFrom([]string{"phone", "provider", "pool"}).Draw(t, "slots of"))
 	return m
 }
 
-func (m *mesh) rules(policy int, equal bool) (rules []luascripts.RuleCall, of []int) {
+func (m *mesh) rules(policy int, equal bool) (rules []limitscripts.RuleCall, of []int) {
 	for _, rule := range policies[policy] {
 		if rule == 3 {
-			rules = append(rules, luascripts.RuleCall{LimitKeys: m.lease, Numbers: m.slots, Cost: 1})
+			rules = append(rules, limitscripts.RuleCall{LimitKeys: m.lease, Numbers: m.slots, Cost: 1})
 			of = append(of, -1)
 			continue
 		}
@@ -72,7 +72,7 @@ func (m *mesh) rules(policy int, equal bool) (rules []luascripts.RuleCall, of []
 		if !equal {
 			cost = rapid.IntRange(1, costMost(h.limit)).Draw(m.T, "cost")
 		}
-		rules = append(rules, luascripts.RuleCall{LimitKeys: m.keys[rule], Numbers: h.civil(h.limit), Cost: cost})
+		rules = append(rules, limitscripts.RuleCall{LimitKeys: m.keys[rule], Numbers: h.civil(h.limit), Cost: cost})
 		of = append(of, rule)
 	}
 	return rules, of
@@ -92,12 +92,12 @@ func (m *mesh) ledgers() string {
 	return b.String()
 }
 
-func (m *mesh) ask(a luascripts.AcquireArgs, of []int) luascripts.AcquireReply {
+func (m *mesh) ask(a limitscripts.AcquireArgs, of []int) limitscripts.AcquireReply {
 	m.token++
 	a.Token = m.token
 	before := m.ledgers()
 	r := m.Acquire(a)
-	if r.Status != luascripts.Granted {
+	if r.Status != limitscripts.Granted {
 		for line := range strings.SplitSeq(before, "\n") {
 			if !strings.Contains(m.ledgers(), line) {
 				m.Fatalf("%+v, and spent: before\n%safter\n%s", r, before, m.ledgers())
@@ -128,7 +128,7 @@ func (m *mesh) giveBack(back bool) {
 		return
 	}
 	g := &m.spent[rapid.IntRange(max(0, len(m.spent)-6), len(m.spent)-1).Draw(m.T, "which")]
-	rules := append([]luascripts.RuleCall(nil), g.rules...)
+	rules := append([]limitscripts.RuleCall(nil), g.rules...)
 	for i, rule := range g.of {
 		if rule < 0 {
 			m.end(g.token)
@@ -142,8 +142,8 @@ func (m *mesh) giveBack(back bool) {
 			}
 		}
 	}
-	r := m.Cancel(luascripts.CancelArgs{Rules: rules, Policy: "p", Token: g.token, Job: g.job, Back: back})
-	if r.Status == luascripts.Granted && g.given {
+	r := m.Cancel(limitscripts.CancelArgs{Rules: rules, Policy: "p", Token: g.token, Job: g.job, Back: back})
+	if r.Status == limitscripts.Granted && g.given {
 		m.Fatalf("given back twice: %+v", r)
 	}
 	g.given = true
@@ -154,7 +154,7 @@ func (m *mesh) useLease() {
 		return
 	}
 	l := &m.lent[rapid.IntRange(max(0, len(m.lent)-6), len(m.lent)-1).Draw(m.T, "lease")]
-	rule := luascripts.RuleCall{LimitKeys: m.lease, Numbers: m.slots, Cost: 1}
+	rule := limitscripts.RuleCall{LimitKeys: m.lease, Numbers: m.slots, Cost: 1}
 	if rapid.Bool().Draw(m.T, "release") {
 		token := l.token
 		m.Release(rule, token)
@@ -171,8 +171,8 @@ func (m *mesh) useLease() {
 	}
 }
 
-func (m *mesh) closeOrOpen(rules []luascripts.RuleCall) {
-	a := luascripts.CloseArgs{Rules: rules, Rule: len(rules), Policy: "p", For: rapid.SampledFrom([]time.Duration{0, 30 * ms, time.Second}).Draw(m.T, "for")}
+func (m *mesh) closeOrOpen(rules []limitscripts.RuleCall) {
+	a := limitscripts.CloseArgs{Rules: rules, Rule: len(rules), Policy: "p", For: rapid.SampledFrom([]time.Duration{0, 30 * ms, time.Second}).Draw(m.T, "for")}
 	if rapid.Bool().Draw(m.T, "with a job") {
 		a.Job = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(m.T, "job")
 	}
@@ -192,23 +192,23 @@ func (m *mesh) step(back bool) {
 	case 0, 1:
 		m.giveBack(op == 0)
 	case 2:
-		m.Cancel(luascripts.CancelArgs{Rules: rules, Policy: fmt.Sprint(policy), Job: job})
+		m.Cancel(limitscripts.CancelArgs{Rules: rules, Policy: fmt.Sprint(policy), Job: job})
 	case 3:
-		m.Refresh(luascripts.RefreshArgs{Rules: rules, Policy: fmt.Sprint(policy), Job: job})
+		m.Refresh(limitscripts.RefreshArgs{Rules: rules, Policy: fmt.Sprint(policy), Job: job})
 	case 4:
 		m.useLease()
 	case 5:
 		m.closeOrOpen(rules)
 	default:
-		a := luascripts.AcquireArgs{
+		a := limitscripts.AcquireArgs{
 			Rules: rules, Policy: fmt.Sprint(policy), Job: job, MaxWait: -1, Gate: m.gate,
-			Mode:   luascripts.Mode(rapid.SampledFrom([]int{0, 1, 1, 1, 2, 3}).Draw(m.T, "mode")),
+			Mode:   limitscripts.Mode(rapid.SampledFrom([]int{0, 1, 1, 1, 2, 3}).Draw(m.T, "mode")),
 			Inline: rapid.SampledFrom([]time.Duration{0, 50 * ms}).Draw(m.T, "inline"),
 		}
 		_, placed := m.placeOf(a)
 		r := m.ask(a, of)
 		m.answered(a, r)
-		if a.Mode == luascripts.BookLastRule {
+		if a.Mode == limitscripts.BookLastRule {
 			m.onlyWidest(a, r, placed)
 		}
 	}
@@ -216,22 +216,22 @@ func (m *mesh) step(back bool) {
 }
 
 // answered looks at what is true of any answer.
-func (m *mesh) answered(a luascripts.AcquireArgs, r luascripts.AcquireReply) {
+func (m *mesh) answered(a limitscripts.AcquireArgs, r limitscripts.AcquireReply) {
 	m.Helper()
 	now := m.now
-	if r.At.Before(now) || r.Status == luascripts.Granted && (r.At.After(now.Add(a.Inline)) || r.Rule != 0) {
+	if r.At.Before(now) || r.Status == limitscripts.Granted && (r.At.After(now.Add(a.Inline)) || r.Rule != 0) {
 		m.Fatalf("%+v answers %+v", a, r)
 	}
-	if a.Mode == luascripts.Book && r.Status != luascripts.Booked || a.Mode == luascripts.Try && r.Status == luascripts.Booked {
+	if a.Mode == limitscripts.Book && r.Status != limitscripts.Booked || a.Mode == limitscripts.Try && r.Status == limitscripts.Booked {
 		m.Fatalf("mode %d answers %+v", a.Mode, r)
 	}
-	if r.Status != luascripts.Booked {
+	if r.Status != limitscripts.Booked {
 		return
 	}
 	waits := 0
 	for i := range a.Rules {
 		k := m.Store.keys.byName[a.Rules[i].Ledger()]
-		me := memberOf(luascripts.Member{Job: a.Job, Cost: a.Rules[i].Cost})
+		me := memberOf(limitscripts.Member{Job: a.Job, Cost: a.Rules[i].Cost})
 		if k == nil {
 			continue
 		}
@@ -262,13 +262,13 @@ func (m *mesh) answered(a luascripts.AcquireArgs, r luascripts.AcquireReply) {
 }
 
 // placeOf is the first rule at which the job has a place.
-func (m *mesh) placeOf(a luascripts.AcquireArgs) (rule int, some bool) {
+func (m *mesh) placeOf(a limitscripts.AcquireArgs) (rule int, some bool) {
 	for i, p := range a.Rules {
 		k := m.Store.keys.byName[p.Ledger()]
 		if k == nil {
 			continue
 		}
-		me := memberOf(luascripts.Member{Job: a.Job, Cost: p.Cost})
+		me := memberOf(limitscripts.Member{Job: a.Job, Cost: p.Cost})
 		_, waits := k.line.score(me)
 		if _, kept := k.line.kept.score(me); waits || kept {
 			return i + 1, true
@@ -278,20 +278,20 @@ func (m *mesh) placeOf(a luascripts.AcquireArgs) (rule int, some bool) {
 }
 
 // onlyWidest looks at what is true of a job that is to wait for the widest rates.
-func (m *mesh) onlyWidest(a luascripts.AcquireArgs, r luascripts.AcquireReply, placed bool) {
+func (m *mesh) onlyWidest(a limitscripts.AcquireArgs, r limitscripts.AcquireReply, placed bool) {
 	m.Helper()
 	widest := -1
 	for i, p := range a.Rules {
-		if p.Kind != luascripts.Leases {
+		if p.Kind != limitscripts.Leases {
 			widest = i
 		}
 	}
 	switch r.Status {
-	case luascripts.Refused:
+	case limitscripts.Refused:
 		if at, some := m.placeOf(a); some {
 			m.Fatalf("it was refused and has a place at rule %d: %+v", at, r)
 		}
-	case luascripts.Booked:
+	case limitscripts.Booked:
 		if r.Rule == 0 || !placed && widest >= 0 && a.Rules[r.Rule-1].ID != a.Rules[widest].ID {
 			m.Fatalf("it waits at rule %d, want the widest, %d: %+v", r.Rule, widest+1, r)
 		}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // A backlog of jobs of many costs goes in the order of its line, as fast as whoever is first can
@@ -19,7 +19,7 @@ func TestMixedCostsGoInOrder(t *testing.T) {
 	for i := range cap(minutes) {
 		minutes = append(minutes, time.Duration(i-1)*time.Minute)
 	}
-	for name, n := range map[string]luascripts.Numbers{
+	for name, n := range map[string]limitscripts.Numbers{
 		"fixed":               fixedOf(5, 3*time.Second),
 		"fixed, short":        fixedOf(5, 20*ms),
 		"calendar":            calendarOf(5, time.Minute, time.Minute, minutes...),
@@ -45,7 +45,7 @@ func TestMixedCostsGoInOrder(t *testing.T) {
 // mixedBacklog is jobs of one key that wait for their instants.
 type mixedBacklog struct {
 	*scene
-	n     luascripts.Numbers
+	n     limitscripts.Numbers
 	rnd   *rand.Rand
 	costs []int
 	told  map[int]time.Time
@@ -54,7 +54,7 @@ type mixedBacklog struct {
 	at    []time.Time
 }
 
-func newMixedBacklog(n luascripts.Numbers, jobs int, seed uint64) *mixedBacklog {
+func newMixedBacklog(n limitscripts.Numbers, jobs int, seed uint64) *mixedBacklog {
 	b := &mixedBacklog{scene: newScene(), n: n, rnd: rand.New(rand.NewPCG(seed, 7)), told: map[int]time.Time{}}
 	for range jobs {
 		b.costs = append(b.costs, 1+b.rnd.IntN(5))
@@ -65,11 +65,11 @@ func newMixedBacklog(n luascripts.Numbers, jobs int, seed uint64) *mixedBacklog 
 func (b *mixedBacklog) ask(job int) {
 	b.asks++
 	b.token++
-	r := b.Acquire(luascripts.AcquireArgs{
-		Rules: b.one(b.n, b.costs[job]), Token: b.token, Job: fmt.Sprint(job), Mode: luascripts.GrantOrBook, Inline: 50 * ms, MaxWait: -1,
+	r := b.Acquire(limitscripts.AcquireArgs{
+		Rules: b.one(b.n, b.costs[job]), Token: b.token, Job: fmt.Sprint(job), Mode: limitscripts.GrantOrBook, Inline: 50 * ms, MaxWait: -1,
 	})
 	b.promote(r.Promoted)
-	if r.Status == luascripts.Granted {
+	if r.Status == limitscripts.Granted {
 		delete(b.told, job)
 		b.went, b.at = append(b.went, job), append(b.at, r.At)
 		return
@@ -77,7 +77,7 @@ func (b *mixedBacklog) ask(job int) {
 	b.told[job] = r.At
 }
 
-func (b *mixedBacklog) promote(promoted []luascripts.Promotion) {
+func (b *mixedBacklog) promote(promoted []limitscripts.Promotion) {
 	for _, p := range promoted {
 		job := 0
 		_, _ = fmt.Sscan(p.Job, &job)
@@ -111,7 +111,7 @@ func (b *mixedBacklog) run(t *testing.T) {
 		if at := b.told[job].Add(-lead); at.After(b.Store.now()) {
 			b.now = at
 		}
-		r := b.Refresh(luascripts.RefreshArgs{Rules: b.one(b.n, b.costs[job]), Job: fmt.Sprint(job)})
+		r := b.Refresh(limitscripts.RefreshArgs{Rules: b.one(b.n, b.costs[job]), Job: fmt.Sprint(job)})
 		b.promote(r.Promoted)
 		if at := r.At.Add(-lead); at.After(b.now) { // it has moved
 			b.told[job] = r.At
@@ -125,7 +125,7 @@ func (b *mixedBacklog) run(t *testing.T) {
 	for job, cost := range b.costs {
 		for want[job].IsZero() {
 			r := alone.ask(b.n, cost, "")
-			if alone.now = r.At; r.Status == luascripts.Granted {
+			if alone.now = r.At; r.Status == limitscripts.Granted {
 				want[job] = r.At
 			}
 		}

@@ -1,15 +1,15 @@
 package memory
 
-import "github.com/headwayq/headway/internal/luascripts"
+import "github.com/headwayq/headway/internal/limitscripts"
 
 // promote adds the jobs of a rule that may come earlier than they were promised. Of a rate
 // these are the first job in line and, when asked for, the first turn, unless that is the call's own job. Of leases see offer.
-func (r *ruleCall) promote(promoted []luascripts.Promotion, turnToo bool) []luascripts.Promotion {
+func (r *ruleCall) promote(promoted []limitscripts.Promotion, turnToo bool) []limitscripts.Promotion {
 	job := r.member
 	r.member = ""
 	defer func() { r.member = job }()
 	var first []string
-	if r.kind == luascripts.Leases {
+	if r.kind == limitscripts.Leases {
 		r.view, r.deadTurns = r.line.read("", r.now), r.findDeadTurns()
 		r.park() // or the next call would tell them again
 		promoted = r.offer(promoted)
@@ -31,13 +31,13 @@ func (r *ruleCall) promote(promoted []luascripts.Promotion, turnToo bool) []luas
 }
 
 // tell adds that a member may come at an instant.
-func (r *ruleCall) tell(promoted []luascripts.Promotion, at int64, member string) []luascripts.Promotion {
-	return append(promoted, luascripts.Promotion{Rule: r.index, At: instantOf(at), Job: jobOf(member), Cost: int(costOf(member))})
+func (r *ruleCall) tell(promoted []limitscripts.Promotion, at int64, member string) []limitscripts.Promotion {
+	return append(promoted, limitscripts.Promotion{Rule: r.index, At: instantOf(at), Job: jobOf(member), Cost: int(costOf(member))})
 }
 
 // offer tells the next in line that there is a lease for them, and those behind
 // when one ends. A lease counts as free when at most a tenth of it is left, and at most 40 ms.
-func (r *ruleCall) offer(promoted []luascripts.Promotion) []luascripts.Promotion {
+func (r *ruleCall) offer(promoted []limitscripts.Promotion) []limitscripts.Promotion {
 	v := r.line.read("", r.now)
 	waiting := r.line.order[v.first:v.last]
 	free := 0
@@ -56,7 +56,7 @@ func (r *ruleCall) offer(promoted []luascripts.Promotion) []luascripts.Promotion
 // tellNext tells the first behind the free leases when one ends that was not renewed
 // in time. Its holder has died, so the end stays where it is; and those whom tellAhead
 // told it may have gone before, for leases that were given back.
-func (r *ruleCall) tellNext(promoted []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
+func (r *ruleCall) tellNext(promoted []limitscripts.Promotion, waiting []scored[string], free int) []limitscripts.Promotion {
 	if free >= len(waiting) {
 		return promoted
 	}
@@ -72,7 +72,7 @@ func (r *ruleCall) tellNext(promoted []luascripts.Promotion, waiting []scored[st
 // can be lost with the process that received it, so these jobs come by themselves. Twice as
 // many jobs as leases have to know their instants. When they do not, three times as many are
 // told, so that it is due again after that many more leases, and not after each.
-func (r *ruleCall) tellAhead(promoted []luascripts.Promotion, waiting []scored[string], free int) []luascripts.Promotion {
+func (r *ruleCall) tellAhead(promoted []limitscripts.Promotion, waiting []scored[string], free int) []limitscripts.Promotion {
 	many := int(min(r.n, aheadMost))
 	last := min(free+2*many, len(waiting)) - 1
 	if last < free {

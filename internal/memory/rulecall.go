@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // ruleCall is one rule on one key, as a call finds it.
@@ -218,7 +218,7 @@ func (r *ruleCall) admitsSince() int64 {
 
 // park lets those who are late hold up nobody.
 func (r *ruleCall) park() {
-	if r.kind == luascripts.Leases {
+	if r.kind == limitscripts.Leases {
 		r.missed = append(append(r.missed, r.view.late...), r.lateTurns()...)
 	}
 	r.line.park(r.view)
@@ -256,7 +256,7 @@ func (r *ruleCall) store() {
 // heldAt is the instant of a token's grant, negative when it was withdrawn. Of a lease it is
 // the instant of the last renewal, or of the grant when it was not renewed yet.
 func (r *ruleCall) heldAt(token uint64) (at int64, known bool) {
-	if r.kind == luascripts.Leases {
+	if r.kind == limitscripts.Leases {
 		switch end, known := r.tokens.score(token); {
 		case known && end > r.now: // the length of a lease may be a shorter one by now
 			return min(end-r.w, max(r.now, r.state.newest())), true
@@ -286,10 +286,10 @@ func (r *ruleCall) heldAt(token uint64) (at int64, known bool) {
 // none.
 func (r *ruleCall) granted(token uint64, first int64) int64 {
 	held, known := r.heldAt(token)
-	if !known && r.index > 1 && r.kind != luascripts.Leases {
+	if !known && r.index > 1 && r.kind != limitscripts.Leases {
 		held, known = first, first != 0
 	}
-	if known || r.kind == luascripts.Leases || r.ledger.state == nil || r.statedAt == 0 {
+	if known || r.kind == limitscripts.Leases || r.ledger.state == nil || r.statedAt == 0 {
 		return held
 	}
 	if r.statedAt <= r.state.newest() && r.statedAt+resentWithin <= r.now && r.now < r.statedUntil {
@@ -300,7 +300,7 @@ func (r *ruleCall) granted(token uint64, first int64) int64 {
 
 // free is how many permits are to be had right now.
 func (r *ruleCall) free(someWait bool) int {
-	ahead := r.state.newest() > r.now && r.kind != luascripts.Leases // a grant ahead holds back all others
+	ahead := r.state.newest() > r.now && r.kind != limitscripts.Leases // a grant ahead holds back all others
 	if someWait || r.closed > 0 || ahead {
 		return 0
 	}
@@ -365,12 +365,12 @@ func (r *ruleCall) put(to place, ticket int64) {
 // admitted it, and in that of the binding rule. A job that waits for a lease keeps none at the rates of its key, nor at wider ones.
 func (r *ruleCall) keepsTurn(binding *ruleCall, turns turnsKept) bool {
 	switch {
-	case r.kind == luascripts.Leases || turns == noTurns:
+	case r.kind == limitscripts.Leases || turns == noTurns:
 		return false
 	case turns == heldTurns && r.place != waits && r.place != turn:
 		return false
 	}
-	return r.group < binding.group || r.group == binding.group && binding.kind != luascripts.Leases
+	return r.group < binding.group || r.group == binding.group && binding.kind != limitscripts.Leases
 }
 
 // stepAside leaves the job its ticket where another rule goes before this one.

@@ -4,11 +4,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // Store keeps the state of limits' keys in this process. Its methods are those
-// of luascripts, decide alike, never fail and never wait. It is made by [New],
+// of limitscripts, decide alike, never fail and never wait. It is made by [New],
 // and safe for concurrent use: calls go one after another.
 type Store struct {
 	now func() time.Time
@@ -38,10 +38,10 @@ func (s *Store) Len() int {
 
 // Peek is what a key looks like; it changes nothing. Who is late is not in the
 // line.
-func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.PeekReply {
-	r := luascripts.PeekReply{Status: luascripts.Granted}
-	one := luascripts.RuleCall{LimitKeys: k, Numbers: a.Numbers, Cost: a.Cost, Closed: a.Closed}
-	now, no := s.on([]luascripts.RuleCall{one}, "", "", func(c *call) {
+func (s *Store) Peek(k limitscripts.LimitKeys, a limitscripts.PeekArgs) limitscripts.PeekReply {
+	r := limitscripts.PeekReply{Status: limitscripts.Granted}
+	one := limitscripts.RuleCall{LimitKeys: k, Numbers: a.Numbers, Cost: a.Cost, Closed: a.Closed}
+	now, no := s.on([]limitscripts.RuleCall{one}, "", "", func(c *call) {
 		rule := &c.rules[0]
 		rule.findAndMeasure()
 		v, from := rule.view, max(c.now, rule.closed)
@@ -54,7 +54,7 @@ func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.P
 		for _, w := range rule.line.order[v.first:min(v.last, v.first+a.Most)] {
 			cost := costOf(w.member)
 			at := goes(cost)
-			r.Listed = append(r.Listed, luascripts.Waiting{At: instantOf(at), Job: jobOf(w.member), Cost: int(cost)})
+			r.Listed = append(r.Listed, limitscripts.Waiting{At: instantOf(at), Job: jobOf(w.member), Cost: int(cost)})
 		}
 	})
 	if no.status != 0 {
@@ -65,9 +65,9 @@ func (s *Store) Peek(k luascripts.LimitKeys, a luascripts.PeekArgs) luascripts.P
 }
 
 // Reset forgets what was spent on a key. Jobs that wait keep their places.
-func (s *Store) Reset(k luascripts.LimitKeys, n luascripts.Numbers) luascripts.CancelReply {
-	r := luascripts.CancelReply{Status: luascripts.Granted}
-	now, no := s.on([]luascripts.RuleCall{{LimitKeys: k, Numbers: n}}, "", "", func(c *call) {
+func (s *Store) Reset(k limitscripts.LimitKeys, n limitscripts.Numbers) limitscripts.CancelReply {
+	r := limitscripts.CancelReply{Status: limitscripts.Granted}
+	now, no := s.on([]limitscripts.RuleCall{{LimitKeys: k, Numbers: n}}, "", "", func(c *call) {
 		rule := &c.rules[0]
 		rule.ledger, rule.tokens = ledger{}, tokens{}
 		rule.open()
@@ -208,12 +208,12 @@ func (s *keys) sweep(now int64, rules int) {
 
 // Acquire grants permits, or books a place in a line, or refuses. Either all
 // rules are spent on, or none is.
-func (s *Store) Acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
-	var r luascripts.AcquireReply
+func (s *Store) Acquire(a limitscripts.AcquireArgs) limitscripts.AcquireReply {
+	var r limitscripts.AcquireReply
 	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
 		g := gateOf(a.Gate)
 		if !g.covers(c.now) {
-			r.Status = luascripts.NotCovered
+			r.Status = limitscripts.NotCovered
 			return
 		}
 		if held, known := c.rules[0].heldAt(a.Token); known {
@@ -232,11 +232,11 @@ func (s *Store) Acquire(a luascripts.AcquireArgs) luascripts.AcquireReply {
 }
 
 // Cancel gives a grant back, or leaves the lines, or both.
-func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
-	var r luascripts.CancelReply
+func (s *Store) Cancel(a limitscripts.CancelArgs) limitscripts.CancelReply {
+	var r limitscripts.CancelReply
 	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
 		if c.cancel(a) {
-			r.Status = luascripts.Granted
+			r.Status = limitscripts.Granted
 		}
 		r.Promoted = c.tellMissed(c.promote(func(*ruleCall) bool { return true }))
 	})
@@ -249,15 +249,15 @@ func (s *Store) Cancel(a luascripts.CancelArgs) luascripts.CancelReply {
 
 // Adjust corrects what a grant was charged, by rule: upwards, or downwards when the cost is
 // below 0. The same correction is made once, by its token.
-func (s *Store) Adjust(a luascripts.AdjustArgs) luascripts.CancelReply {
-	var r luascripts.CancelReply
+func (s *Store) Adjust(a limitscripts.AdjustArgs) limitscripts.CancelReply {
+	var r limitscripts.CancelReply
 	now, no := s.on(a.Rules, a.Policy, "", func(c *call) {
 		for i := range c.rules { // each remembers it as long as what it corrects counts there
 			if _, done := c.rules[i].heldAt(a.Charge); done && c.rules[i].cost != 0 {
 				return
 			}
 		}
-		r.Status = luascripts.Granted
+		r.Status = limitscripts.Granted
 		first := int64(0)
 		for i := range c.rules {
 			rule := &c.rules[i]
@@ -278,10 +278,10 @@ func (s *Store) Adjust(a luascripts.AdjustArgs) luascripts.CancelReply {
 }
 
 // Close lets nobody go on a key for a time, or opens it.
-func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
-	var r luascripts.CloseReply
+func (s *Store) Close(a limitscripts.CloseArgs) limitscripts.CloseReply {
+	var r limitscripts.CloseReply
 	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
-		r.Status = luascripts.Granted
+		r.Status = limitscripts.Granted
 		if a.Policy != "" { // a single rule may be the first of several
 			c.rules[0].turns = c.rules[0].key.turns(a.Policy)
 		}
@@ -303,18 +303,18 @@ func (s *Store) Close(a luascripts.CloseArgs) luascripts.CloseReply {
 }
 
 // Release ends a lease before its time.
-func (s *Store) Release(p luascripts.RuleCall, token uint64) luascripts.ReleaseReply {
+func (s *Store) Release(p limitscripts.RuleCall, token uint64) limitscripts.ReleaseReply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now().UnixMicro()
-	r := luascripts.ReleaseReply{Status: luascripts.Granted, Now: instantOf(now)}
+	r := limitscripts.ReleaseReply{Status: limitscripts.Granted, Now: instantOf(now)}
 	k := s.keys.get(p.Ledger(), now)
 	if end, known := k.tokens.score(token); known && end >= 0 { // whatever became of the limit
 		k.tokens.drop(token)
 		r.Released = end > now
 	}
-	p.Kind = luascripts.Leases
-	no := s.runLocked(now, []luascripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.tellMissed(c.rules[0].promote(nil, false)) })
+	p.Kind = limitscripts.Leases
+	no := s.runLocked(now, []limitscripts.RuleCall{p}, "", "", func(c *call) { r.Promoted = c.tellMissed(c.rules[0].promote(nil, false)) })
 	if no.status != 0 {
 		r.Status, r.Version = no.status, no.version
 	}
@@ -322,14 +322,14 @@ func (s *Store) Release(p luascripts.RuleCall, token uint64) luascripts.ReleaseR
 }
 
 // Renew lets a lease end so much later as it was given for, counted from now.
-func (s *Store) Renew(p luascripts.RuleCall, token uint64) luascripts.RenewReply {
+func (s *Store) Renew(p limitscripts.RuleCall, token uint64) limitscripts.RenewReply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now().UnixMicro()
 	k := s.keys.get(p.Ledger(), now)
 	end, known := k.tokens.score(token)
 	if !known || end <= now || k.promisedAway(end, now) {
-		return luascripts.RenewReply{Now: instantOf(now)}
+		return limitscripts.RenewReply{Now: instantOf(now)}
 	}
 	w := micros(p.Window)
 	k.tokens.add(token, max(end, now+w)) // a clock that went backwards takes nothing from its holder
@@ -337,12 +337,12 @@ func (s *Store) Renew(p luascripts.RuleCall, token uint64) luascripts.RenewReply
 	if k.ledger.state != nil {
 		k.ledger.expires = max(k.ledger.expires, expiry(now, w+s.extra))
 	}
-	return luascripts.RenewReply{Held: true, Now: instantOf(now)}
+	return limitscripts.RenewReply{Held: true, Now: instantOf(now)}
 }
 
 // Refresh is the current instant of a booking, which becomes its last promise.
-func (s *Store) Refresh(a luascripts.RefreshArgs) luascripts.RefreshReply {
-	var r luascripts.RefreshReply
+func (s *Store) Refresh(a limitscripts.RefreshArgs) limitscripts.RefreshReply {
+	var r limitscripts.RefreshReply
 	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
 		c.findAndMeasure()
 		if at := c.standsAt(); at != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // TestManyKeysOnce uses many keys once each: only those that may still matter
@@ -18,9 +18,9 @@ func TestManyKeysOnce(t *testing.T) {
 	for i := range 300_000 {
 		s.now = s.now.Add(100 * ms) // 600 in a window
 		s.token++
-		k := luascripts.NewLimitKeys("hw", "rule", strconv.Itoa(i))
-		r := s.Acquire(luascripts.AcquireArgs{Rules: []luascripts.RuleCall{{LimitKeys: k, Numbers: limit, Cost: 1}}, Token: s.token, Mode: luascripts.Try, MaxWait: -1})
-		if r.Status != luascripts.Granted {
+		k := limitscripts.NewLimitKeys("hw", "rule", strconv.Itoa(i))
+		r := s.Acquire(limitscripts.AcquireArgs{Rules: []limitscripts.RuleCall{{LimitKeys: k, Numbers: limit, Cost: 1}}, Token: s.token, Mode: limitscripts.Try, MaxWait: -1})
+		if r.Status != limitscripts.Granted {
 			t.Fatalf("key %d: %+v", i, r)
 		}
 		most = max(most, s.Len())
@@ -30,7 +30,7 @@ func TestManyKeysOnce(t *testing.T) {
 	}
 	s.now = s.now.Add(time.Hour)
 	for range most {
-		s.Peek(s.key, luascripts.PeekArgs{Numbers: limit, Cost: 1})
+		s.Peek(s.key, limitscripts.PeekArgs{Numbers: limit, Cost: 1})
 	}
 	if s.Len() != 0 || len(s.keys.byName) != 0 || cap(s.keys.all) > 2048 {
 		t.Errorf("an hour later %d keys (%d by name, room for %d), want none", s.Len(), len(s.keys.byName), cap(s.keys.all))
@@ -42,23 +42,23 @@ func TestManyKeysOnce(t *testing.T) {
 func TestPlacesExpire(t *testing.T) {
 	t.Parallel()
 	s := newScene()
-	rules := []luascripts.RuleCall{ruleOf("phone", "x", slidingOf(1, ms)), ruleOf("provider", "all", slidingOf(1, time.Minute)), ruleOf("slots", "x", leasesOf(1, time.Minute))}
-	ask := func(job string, g luascripts.Gate) {
+	rules := []limitscripts.RuleCall{ruleOf("phone", "x", slidingOf(1, ms)), ruleOf("provider", "all", slidingOf(1, time.Minute)), ruleOf("slots", "x", leasesOf(1, time.Minute))}
+	ask := func(job string, g limitscripts.Gate) {
 		s.token++
-		s.Acquire(luascripts.AcquireArgs{Rules: rules, Policy: "p", Token: s.token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1, Gate: g})
+		s.Acquire(limitscripts.AcquireArgs{Rules: rules, Policy: "p", Token: s.token, Job: job, Mode: limitscripts.GrantOrBook, MaxWait: -1, Gate: g})
 	}
-	ask("a", luascripts.Gate{})
+	ask("a", limitscripts.Gate{})
 	s.at(ms)
-	ask("b", luascripts.Gate{})
+	ask("b", limitscripts.Gate{})
 	ask("c", daily(s.now)) // booked until 9 o'clock, 1 h from now
-	s.Close(luascripts.CloseArgs{Rules: rules[:1], Rule: 1, For: 2 * time.Hour})
+	s.Close(limitscripts.CloseArgs{Rules: rules[:1], Rule: 1, For: 2 * time.Hour})
 	phone := s.keys.byName[rules[0].Ledger()]
 	if phone.policies["p"].len() != 1 || s.keys.byName[rules[1].Ledger()].opening.len() != 1 || s.Len() != 3 {
 		t.Fatalf("%d keys, turns %v, want a turn and an opening", s.Len(), phone.policies["p"])
 	}
 	sweep := func() int {
 		for range 4 {
-			s.Peek(luascripts.NewLimitKeys("hw", "rule", "other"), luascripts.PeekArgs{Numbers: slidingOf(1, ms), Cost: 1})
+			s.Peek(limitscripts.NewLimitKeys("hw", "rule", "other"), limitscripts.PeekArgs{Numbers: slidingOf(1, ms), Cost: 1})
 		}
 		return s.Len()
 	}
@@ -80,12 +80,12 @@ func TestPartsExpireAlone(t *testing.T) {
 	limit := slidingOf(1, 2*time.Minute)
 	granted := s.ask(limit, 1, "a")
 	s.ask(limit, 1, "b") // booked at 2 min, parked for an hour from then
-	look := luascripts.PeekArgs{Numbers: limit, Cost: 1, Most: 10}
+	look := limitscripts.PeekArgs{Numbers: limit, Cost: 1, Most: 10}
 	if p := s.Peek(s.key, look); p.Life != 2*time.Minute+50*ms || p.Waiting != 1 {
 		t.Fatalf("Peek = %+v, want a life of 2 min and 50 ms, one waiting", p)
 	}
 	s.at(time.Minute)
-	if r := s.refund(limit, 1, 77, 0); r.Status != luascripts.Refused {
+	if r := s.refund(limit, 1, 77, 0); r.Status != limitscripts.Refused {
 		t.Fatalf("refund of nobody's token = %+v", r)
 	}
 	s.at(2*time.Minute + 2*ms)
@@ -108,7 +108,7 @@ func TestPartsExpireAlone(t *testing.T) {
 	if s.Len() != 0 {
 		t.Fatalf("%d keys, want none", s.Len())
 	}
-	if r := s.Acquire(luascripts.AcquireArgs{Rules: s.one(limit, 1), Token: 1, Mode: luascripts.Try}); !r.At.After(granted.At) {
+	if r := s.Acquire(limitscripts.AcquireArgs{Rules: s.one(limit, 1), Token: 1, Mode: limitscripts.Try}); !r.At.After(granted.At) {
 		t.Fatalf("the token of an hour ago = %+v, want a new grant", r)
 	}
 }

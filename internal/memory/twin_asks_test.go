@@ -8,13 +8,13 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // acquire asks one or more at once, each as the one before it with another job, or
 // as it comes.
 func (w *twin) acquire() {
-	var calls []*luascripts.Call
+	var calls []*limitscripts.Call
 	var of []int // the policy of each
 	for range rapid.SampledFrom([]int{1, 1, 1, 1, 2, 5, 9}).Draw(w.T, "at once") {
 		if len(calls) > 0 && rapid.IntRange(0, 3).Draw(w.T, "another template") > 0 {
@@ -24,18 +24,18 @@ func (w *twin) acquire() {
 			if a.Job != "" {
 				a.Job = w.job(policy)
 			}
-			calls, of = append(calls, &luascripts.Call{AcquireArgs: a}), append(of, policy)
+			calls, of = append(calls, &limitscripts.Call{AcquireArgs: a}), append(of, policy)
 			continue
 		}
 		a, policy := w.acquireArgs()
-		calls, of = append(calls, &luascripts.Call{AcquireArgs: a}), append(of, policy)
+		calls, of = append(calls, &limitscripts.Call{AcquireArgs: a}), append(of, policy)
 	}
-	w.fail(luascripts.AcquireMany(w.ctx, w.rdb, calls))
+	w.fail(limitscripts.AcquireMany(w.ctx, w.rdb, calls))
 	for i, got := range calls {
 		a := got.AcquireArgs
 		w.fail(got.Err)
 		w.same(fmt.Sprintf("acquire, %d of %d: %+v", i+1, len(calls), a), got.AcquireReply, w.store.Acquire(a))
-		if got.Status == luascripts.Granted {
+		if got.Status == limitscripts.Granted {
 			h := &held{token: a.Token, job: a.Job, policy: of[i], worth: got.Worth, at: got.At}
 			for _, p := range a.Rules {
 				h.costs = append(h.costs, p.Cost)
@@ -49,18 +49,18 @@ func (w *twin) acquire() {
 	}
 }
 
-func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
+func (w *twin) acquireArgs() (limitscripts.AcquireArgs, int) {
 	policy, name := w.drawPolicy()
-	a := luascripts.AcquireArgs{
+	a := limitscripts.AcquireArgs{
 		Rules: w.ruleCalls(policy), Policy: name, Gate: w.gate(), MaxWait: -1, WantLeft: rapid.IntRange(0, 2).Draw(w.T, "want left") == 0,
 		Templates: &w.templates,
-		Mode:      rapid.SampledFrom([]luascripts.Mode{luascripts.Try, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.GrantOrBook, luascripts.Book, luascripts.BookLastRule}).Draw(w.T, "mode"),
+		Mode:      rapid.SampledFrom([]limitscripts.Mode{limitscripts.Try, limitscripts.GrantOrBook, limitscripts.GrantOrBook, limitscripts.GrantOrBook, limitscripts.Book, limitscripts.BookLastRule}).Draw(w.T, "mode"),
 		Inline:    rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
 	}
-	if a.Mode != luascripts.Try {
+	if a.Mode != limitscripts.Try {
 		a.Job = w.job(policy)
 		if w.calm {
-			a.Mode, a.MaxWait = luascripts.GrantOrBook, rapid.SampledFrom([]time.Duration{0, a.Inline}).Draw(w.T, "wait")
+			a.Mode, a.MaxWait = limitscripts.GrantOrBook, rapid.SampledFrom([]time.Duration{0, a.Inline}).Draw(w.T, "wait")
 		} else if rapid.IntRange(0, 5).Draw(w.T, "max") == 0 {
 			a.MaxWait = rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute}).Draw(w.T, "wait")
 		}
@@ -71,7 +71,7 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 		h := rapid.SampledFrom(lost).Draw(w.T, "withdrawn")
 		policy = h.policy
 		a.Token, a.Rules, a.Policy = h.token, w.grantable(w.ruleCallsOf(h)), w.name(policy)
-		if a.Mode != luascripts.Try {
+		if a.Mode != limitscripts.Try {
 			a.Job = w.job(policy)
 		}
 		return a, policy
@@ -80,7 +80,7 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 		h := rapid.SampledFrom(held).Draw(w.T, "held")
 		policy = h.policy
 		a.Token, a.Rules, a.Policy = h.token, w.grantable(w.ruleCallsOf(h)), w.name(policy)
-		if a.Mode != luascripts.Try {
+		if a.Mode != limitscripts.Try {
 			a.Job = gocmp.Or(h.job, w.job(policy))
 		}
 	}
@@ -88,7 +88,7 @@ func (w *twin) acquireArgs() (luascripts.AcquireArgs, int) {
 }
 
 // grantable are rules with costs that their limits, which may have changed, can ever grant.
-func (w *twin) grantable(rules []luascripts.RuleCall) []luascripts.RuleCall {
+func (w *twin) grantable(rules []limitscripts.RuleCall) []limitscripts.RuleCall {
 	for i := range rules {
 		rules[i].Cost = min(rules[i].Cost, most(rules[i].Numbers))
 	}
@@ -126,7 +126,7 @@ func (w *twin) justHeld() []*held {
 }
 
 func (w *twin) cancel() {
-	var a luascripts.CancelArgs
+	var a limitscripts.CancelArgs
 	if grants := w.sureGrants(); len(grants) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
 		h := rapid.SampledFrom(grants).Draw(w.T, "held")
 		a.Token, a.Rules, a.Policy, a.Job = h.token, w.ruleCallsOf(h), w.name(h.policy), h.job
@@ -144,7 +144,7 @@ func (w *twin) cancel() {
 			w.lost = append(w.lost, h)
 		}
 	}
-	got, err := luascripts.Cancel(w.ctx, w.rdb, a)
+	got, err := limitscripts.Cancel(w.ctx, w.rdb, a)
 	w.fail(err)
 	w.same(fmt.Sprintf("cancel %+v", a), got, w.store.Cancel(a))
 }
@@ -168,17 +168,17 @@ func (w *twin) adjust() {
 		}
 		w.adjusted = append(w.adjusted, b)
 	}
-	a := luascripts.AdjustArgs{Rules: w.ruleCallsOf(b.of), Policy: w.name(b.of.policy), Token: b.of.token, Charge: b.token}
-	if a.Rules[0].Kind == luascripts.Leases {
+	a := limitscripts.AdjustArgs{Rules: w.ruleCallsOf(b.of), Policy: w.name(b.of.policy), Token: b.of.token, Charge: b.token}
+	if a.Rules[0].Kind == limitscripts.Leases {
 		return // nothing of it is paid
 	}
 	for i := range a.Rules {
 		a.Rules[i].Cost = b.costs[i]
 	}
-	got, err := luascripts.Adjust(w.ctx, w.rdb, a)
+	got, err := limitscripts.Adjust(w.ctx, w.rdb, a)
 	w.fail(err)
 	w.same(fmt.Sprintf("adjust %+v", a), got, w.store.Adjust(a))
-	if got.Status == luascripts.Granted {
+	if got.Status == limitscripts.Granted {
 		for i, cost := range b.costs {
 			b.of.paid[i] = max(0, b.of.paid[i]+cost)
 		}
@@ -187,22 +187,22 @@ func (w *twin) adjust() {
 
 func (w *twin) check() {
 	policy, name := w.drawPolicy()
-	a := luascripts.RefreshArgs{Rules: w.ruleCalls(policy), Policy: name, Job: w.job(policy)}
-	w.same(fmt.Sprintf("check %+v", a), luascripts.Refresh(w.ctx, w.rdb, []luascripts.RefreshArgs{a})[0], w.store.Refresh(a))
+	a := limitscripts.RefreshArgs{Rules: w.ruleCalls(policy), Policy: name, Job: w.job(policy)}
+	w.same(fmt.Sprintf("check %+v", a), limitscripts.Refresh(w.ctx, w.rdb, []limitscripts.RefreshArgs{a})[0], w.store.Refresh(a))
 }
 
 func (w *twin) close() {
 	policy, name := w.drawPolicy()
 	rules := w.ruleCalls(policy)
 	rules = rules[:rapid.IntRange(1, len(rules)).Draw(w.T, "as far as")]
-	a := luascripts.CloseArgs{
+	a := limitscripts.CloseArgs{
 		Rules: rules, Rule: rapid.IntRange(1, len(rules)).Draw(w.T, "rule"), Policy: name,
 		For: rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Second, 10 * time.Second}).Draw(w.T, "for"),
 	}
 	if rapid.Bool().Draw(w.T, "goes first") {
 		a.Job = w.job(policy)
 	}
-	got, err := luascripts.Close(w.ctx, w.rdb, a)
+	got, err := limitscripts.Close(w.ctx, w.rdb, a)
 	w.fail(err)
 	w.same(fmt.Sprintf("close %+v", a), got, w.store.Close(a))
 }
@@ -215,11 +215,11 @@ func (w *twin) useLease(r *rule) {
 	}
 	p := w.ruleCall(r, 1)
 	if rapid.Bool().Draw(w.T, "renew") {
-		got := luascripts.Renew(w.ctx, w.rdb, []luascripts.RenewArgs{{RuleCall: p, Token: token}})[0]
+		got := limitscripts.Renew(w.ctx, w.rdb, []limitscripts.RenewArgs{{RuleCall: p, Token: token}})[0]
 		w.same("renew", got, w.store.Renew(p, token))
 		return
 	}
-	got, err := luascripts.Release(w.ctx, w.rdb, p, token)
+	got, err := limitscripts.Release(w.ctx, w.rdb, p, token)
 	w.fail(err)
 	w.same("release", got, w.store.Release(p, token))
 }

@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // world is what a trace is about: rules, and policies that are some of them.
@@ -18,9 +18,9 @@ type world struct {
 
 // rule is a limit on a key, narrowest first.
 type rule struct {
-	key     luascripts.LimitKeys
+	key     limitscripts.LimitKeys
 	kind    limitKind
-	n       luascripts.Numbers
+	n       limitscripts.Numbers
 	version int64
 	oneKey  int // rules with the same text for a key and another number are asked one after the other
 }
@@ -31,7 +31,7 @@ func worlds(changing bool) []world {
 	for _, kind := range kinds {
 		if kind.name != "changing" || changing {
 			out = append(out, world{kind.name, func(*rapid.T) []*rule {
-				return []*rule{{key: luascripts.NewLimitKeys("hw", "rule", "id"), kind: kind}}
+				return []*rule{{key: limitscripts.NewLimitKeys("hw", "rule", "id"), kind: kind}}
 			}})
 		}
 	}
@@ -45,11 +45,11 @@ func several(t *rapid.T) []*rule {
 	rates := kinds[:len(kinds)-2]
 	ids := rapid.SampledFrom([][]string{{"phone", "tenant", "all"}, {"phone", "phone", "all"}, {"phone", "all", "all"}, {"all", "all", "all"}}).Draw(t, "ids")
 	for i, id := range ids[:rapid.IntRange(1, 3).Draw(t, "rates")] {
-		out = append(out, &rule{key: luascripts.NewLimitKeys("hw", fmt.Sprint("rule", i), id), kind: rapid.SampledFrom(rates).Draw(t, "kind")})
+		out = append(out, &rule{key: limitscripts.NewLimitKeys("hw", fmt.Sprint("rule", i), id), kind: rapid.SampledFrom(rates).Draw(t, "kind")})
 	}
 	for i := range rapid.IntRange(2-min(2, len(out)), 4-len(out)).Draw(t, "leases") {
 		id := rapid.SampledFrom([]string{"phone", "all", "pool"}).Draw(t, "leases of")
-		out = append(out, &rule{key: luascripts.NewLimitKeys("hw", fmt.Sprint("slots", i), id), kind: kinds[len(kinds)-2]})
+		out = append(out, &rule{key: limitscripts.NewLimitKeys("hw", fmt.Sprint("slots", i), id), kind: kinds[len(kinds)-2]})
 	}
 	return out
 }
@@ -75,13 +75,13 @@ func (r *rule) change(t *rapid.T) {
 	r.version++
 }
 
-func (w *twin) numbers(r *rule) luascripts.Numbers {
+func (w *twin) numbers(r *rule) limitscripts.Numbers {
 	n := r.n
 	n.Version = r.version
 	if w.changing && rapid.IntRange(0, 30).Draw(w.T, "not heard yet") == 0 {
 		n.Version--
 	}
-	if n.Kind == luascripts.Calendar {
+	if n.Kind == limitscripts.Calendar {
 		i, _ := slices.BinarySearchFunc(civil, w.now, func(a, b time.Time) int { return a.Compare(b.Add(1)) })
 		skew := []int{-2, -2, -2, -1, -3, -30}
 		if len(w.rules) > 1 { // or hardly a call on several goes through
@@ -94,8 +94,8 @@ func (w *twin) numbers(r *rule) luascripts.Numbers {
 }
 
 // ruleCall is a rule as a call asks about it.
-func (w *twin) ruleCall(r *rule, cost int) luascripts.RuleCall {
-	p := luascripts.RuleCall{LimitKeys: r.key, Numbers: w.numbers(r), Cost: min(cost, most(r.n)), OneKey: r.oneKey}
+func (w *twin) ruleCall(r *rule, cost int) limitscripts.RuleCall {
+	p := limitscripts.RuleCall{LimitKeys: r.key, Numbers: w.numbers(r), Cost: min(cost, most(r.n)), OneKey: r.oneKey}
 	if !w.calm && rapid.IntRange(0, 15).Draw(w.T, "closed") == 0 {
 		p.Closed = w.now.Add(rapid.SampledFrom([]time.Duration{-time.Second, 0, 30 * time.Millisecond, 5 * time.Second}).Draw(w.T, "until"))
 	}
@@ -103,9 +103,9 @@ func (w *twin) ruleCall(r *rule, cost int) luascripts.RuleCall {
 }
 
 // ruleCalls are a policy's, mostly with equal costs.
-func (w *twin) ruleCalls(policy int) []luascripts.RuleCall {
+func (w *twin) ruleCalls(policy int) []limitscripts.RuleCall {
 	equal := w.mixed || rapid.Bool().Draw(w.T, "equal costs")
-	var out []luascripts.RuleCall
+	var out []limitscripts.RuleCall
 	for _, r := range w.policies[policy] {
 		cost := 1
 		if !equal {
@@ -117,8 +117,8 @@ func (w *twin) ruleCalls(policy int) []luascripts.RuleCall {
 }
 
 // ruleCallsOf are those of a grant.
-func (w *twin) ruleCallsOf(h *held) []luascripts.RuleCall {
-	var out []luascripts.RuleCall
+func (w *twin) ruleCallsOf(h *held) []limitscripts.RuleCall {
+	var out []limitscripts.RuleCall
 	for i, r := range w.policies[h.policy] {
 		p := w.ruleCall(r, 1)
 		p.Cost, p.Worth, p.At = h.costs[i], h.worth[i], h.at
@@ -156,16 +156,16 @@ func (w *twin) job(policy int) string {
 }
 
 // gate opens a few times around now, and may not know now.
-func (w *twin) gate() luascripts.Gate {
+func (w *twin) gate() limitscripts.Gate {
 	if w.calm || rapid.IntRange(0, 5).Draw(w.T, "gate") > 0 {
-		return luascripts.Gate{}
+		return limitscripts.Gate{}
 	}
 	lengths := []time.Duration{time.Millisecond, 40 * time.Millisecond, time.Second, 7 * time.Second, time.Minute}
 	draw := func(what string) time.Duration { return rapid.SampledFrom(lengths).Draw(w.T, what) }
-	g := luascripts.Gate{From: w.now.Add(-draw("before"))}
+	g := limitscripts.Gate{From: w.now.Add(-draw("before"))}
 	at := g.From
 	for range rapid.IntRange(0, 4).Draw(w.T, "openings") {
-		o := luascripts.Opening{Open: at}
+		o := limitscripts.Opening{Open: at}
 		if rapid.Bool().Draw(w.T, "gap") {
 			o.Open = o.Open.Add(draw("closed for"))
 		}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // TestTwinRepeatedLease: a copy of the call that got a lease is told when the lease began, was renewed
@@ -15,28 +15,28 @@ func TestTwinRepeatedLease(t *testing.T) {
 	t.Parallel()
 	const ms, lease = time.Millisecond, 30 * time.Second
 	rdb, store, at := onMini(t)
-	rule := luascripts.RuleCall{
-		LimitKeys: luascripts.NewLimitKeys("hw", "slots", "id"),
-		Numbers:   luascripts.Numbers{Kind: luascripts.Leases, Permits: 1, Window: lease}, Cost: 1,
+	rule := limitscripts.RuleCall{
+		LimitKeys: limitscripts.NewLimitKeys("hw", "slots", "id"),
+		Numbers:   limitscripts.Numbers{Kind: limitscripts.Leases, Permits: 1, Window: lease}, Cost: 1,
 	}
 	ask := func(when time.Duration, token uint64, window, want time.Duration) {
 		t.Helper()
 		at(when)
 		rule := rule
 		rule.Window = window
-		a := luascripts.AcquireArgs{Rules: []luascripts.RuleCall{rule}, Token: token, Job: "a", Mode: luascripts.GrantOrBook, Inline: 50 * ms, MaxWait: -1}
-		got, err := luascripts.Acquire(t.Context(), rdb, a)
+		a := limitscripts.AcquireArgs{Rules: []limitscripts.RuleCall{rule}, Token: token, Job: "a", Mode: limitscripts.GrantOrBook, Inline: 50 * ms, MaxWait: -1}
+		got, err := limitscripts.Acquire(t.Context(), rdb, a)
 		if diff := cmp.Diff(store.Acquire(a), got); err != nil || diff != "" {
 			t.Fatalf("at %v: %v; the script (+) and the store (-) differ:\n%s", when, err, diff)
 		}
-		if got.Status != luascripts.Granted || got.At.Sub(start) != want {
+		if got.Status != limitscripts.Granted || got.At.Sub(start) != want {
 			t.Errorf("at %v token %d is answered %v at %v, want a grant at %v", when, token, got.Status, got.At.Sub(start), want)
 		}
 	}
 	renew := func(when time.Duration, token uint64) {
 		t.Helper()
 		at(when)
-		got := luascripts.Renew(t.Context(), rdb, []luascripts.RenewArgs{{RuleCall: rule, Token: token}})[0]
+		got := limitscripts.Renew(t.Context(), rdb, []limitscripts.RenewArgs{{RuleCall: rule, Token: token}})[0]
 		if diff := cmp.Diff(store.Renew(rule, token), got); diff != "" || !got.Held {
 			t.Fatalf("renewal at %v = %+v; the script (+) and the store (-) differ:\n%s", when, got, diff)
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // TestTwinLongLineOfLeases: both tell the same jobs where lines are longer than what
@@ -23,11 +23,11 @@ func TestTwinLongLineOfLeases(t *testing.T) {
 			now := start
 			random := rand.New(rand.NewPCG(seed, 1))
 			n := []int{1, 4, 33, 60}[seed%4]
-			rule := luascripts.RuleCall{
-				LimitKeys: luascripts.NewLimitKeys("hw", "slots", "id"),
-				Numbers:   luascripts.Numbers{Kind: luascripts.Leases, Permits: n, Window: 2 * time.Second}, Cost: 1,
+			rule := limitscripts.RuleCall{
+				LimitKeys: limitscripts.NewLimitKeys("hw", "slots", "id"),
+				Numbers:   limitscripts.Numbers{Kind: limitscripts.Leases, Permits: n, Window: 2 * time.Second}, Cost: 1,
 			}
-			rules := []luascripts.RuleCall{rule}
+			rules := []limitscripts.RuleCall{rule}
 			same := func(what string, got, want any, err error) {
 				t.Helper()
 				if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -40,27 +40,27 @@ func TestTwinLongLineOfLeases(t *testing.T) {
 				job := fmt.Sprint(random.IntN(250))
 				now = now.Add([]time.Duration{0, 0, 0, 5 * ms, 5 * ms, 40 * ms, 300 * ms, 3 * time.Second}[min(random.IntN(8), random.IntN(8))])
 				at(now.Sub(start))
-				var next []luascripts.Promotion
+				var next []limitscripts.Promotion
 				switch op := random.IntN(10); {
 				case op < 6:
-					a := luascripts.AcquireArgs{Rules: rules, Token: token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1}
-					got, err := luascripts.Acquire(t.Context(), rdb, a)
+					a := limitscripts.AcquireArgs{Rules: rules, Token: token, Job: job, Mode: limitscripts.GrantOrBook, MaxWait: -1}
+					got, err := limitscripts.Acquire(t.Context(), rdb, a)
 					same("acquire", got, store.Acquire(a), err)
-					if next = got.Promoted; got.Status == luascripts.Granted {
+					if next = got.Promoted; got.Status == limitscripts.Granted {
 						held = append(held, token)
 					}
 				case op < 8 && len(held) > 0:
-					got, err := luascripts.Release(t.Context(), rdb, rule, held[0])
+					got, err := limitscripts.Release(t.Context(), rdb, rule, held[0])
 					same("release", got, store.Release(rule, held[0]), err)
 					next, held = got.Promoted, held[1:]
 				case op < 9:
-					a := luascripts.RefreshArgs{Rules: rules, Job: job}
-					got := luascripts.Refresh(t.Context(), rdb, []luascripts.RefreshArgs{a})[0]
+					a := limitscripts.RefreshArgs{Rules: rules, Job: job}
+					got := limitscripts.Refresh(t.Context(), rdb, []limitscripts.RefreshArgs{a})[0]
 					same("check", got, store.Refresh(a), nil)
 					next = got.Promoted
 				default:
-					a := luascripts.CloseArgs{Rules: rules, Rule: 1, For: time.Duration(random.IntN(3)) * 100 * ms}
-					got, err := luascripts.Close(t.Context(), rdb, a)
+					a := limitscripts.CloseArgs{Rules: rules, Rule: 1, For: time.Duration(random.IntN(3)) * 100 * ms}
+					got, err := limitscripts.Close(t.Context(), rdb, a)
 					same("close", got, store.Close(a), err)
 					next = got.Promoted
 				}
@@ -83,18 +83,18 @@ func TestTwinSlotsBehindAGate(t *testing.T) {
 			rdb, store, at := onMini(t)
 			now := start
 			random := rand.New(rand.NewPCG(seed, 2))
-			slots := luascripts.RuleCall{
-				LimitKeys: luascripts.NewLimitKeys("hw", "slots", "customer"),
-				Numbers:   luascripts.Numbers{Kind: luascripts.Leases, Permits: 2, Window: 4 * time.Second}, Cost: 1,
+			slots := limitscripts.RuleCall{
+				LimitKeys: limitscripts.NewLimitKeys("hw", "slots", "customer"),
+				Numbers:   limitscripts.Numbers{Kind: limitscripts.Leases, Permits: 2, Window: 4 * time.Second}, Cost: 1,
 			}
-			rate := luascripts.RuleCall{
-				LimitKeys: luascripts.NewLimitKeys("hw", "rate", "all"),
-				Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 2, Window: 300 * ms}, Cost: 1,
+			rate := limitscripts.RuleCall{
+				LimitKeys: limitscripts.NewLimitKeys("hw", "rate", "all"),
+				Numbers:   limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 2, Window: 300 * ms}, Cost: 1,
 			}
-			rules := []luascripts.RuleCall{rate, slots}
-			hours := luascripts.Gate{From: start, Until: start.Add(3 * time.Minute)}
+			rules := []limitscripts.RuleCall{rate, slots}
+			hours := limitscripts.Gate{From: start, Until: start.Add(3 * time.Minute)}
 			for opens := start; opens.Before(hours.Until); opens = opens.Add(10 * time.Second) {
-				hours.Open = append(hours.Open, luascripts.Opening{Open: opens, Close: opens.Add(6 * time.Second)})
+				hours.Open = append(hours.Open, limitscripts.Opening{Open: opens, Close: opens.Add(6 * time.Second)})
 			}
 			var held []uint64
 			behind := 0 // how often a job waited for a lease that ends when the gate is closed
@@ -104,30 +104,30 @@ func TestTwinSlotsBehindAGate(t *testing.T) {
 				at(now.Sub(start))
 				switch op := random.IntN(10); {
 				case op < 6:
-					a := luascripts.AcquireArgs{
+					a := limitscripts.AcquireArgs{
 						Rules: rules, Policy: "both", Token: token, Job: job,
-						Mode:    []luascripts.Mode{luascripts.GrantOrBook, luascripts.Book, luascripts.Try}[random.IntN(3)],
+						Mode:    []limitscripts.Mode{limitscripts.GrantOrBook, limitscripts.Book, limitscripts.Try}[random.IntN(3)],
 						MaxWait: []time.Duration{-1, time.Second, 5 * time.Second}[random.IntN(3)], Gate: hours,
 					}
-					got, err := luascripts.Acquire(t.Context(), rdb, a)
+					got, err := limitscripts.Acquire(t.Context(), rdb, a)
 					if diff := cmp.Diff(store.Acquire(a), got); err != nil || diff != "" {
 						t.Fatalf("acquire at %v: %v; the script (+) and the store (-) differ:\n%s", now.Sub(start), err, diff)
 					}
-					if got.Status == luascripts.Granted {
+					if got.Status == limitscripts.Granted {
 						held = append(held, token)
 					}
-					if got.Status == luascripts.Booked && got.Rule == 2 && got.At.Sub(start)%(10*time.Second) >= 6*time.Second {
+					if got.Status == limitscripts.Booked && got.Rule == 2 && got.At.Sub(start)%(10*time.Second) >= 6*time.Second {
 						behind++
 					}
 				case op < 8 && len(held) > 0:
-					got, err := luascripts.Release(t.Context(), rdb, slots, held[0])
+					got, err := limitscripts.Release(t.Context(), rdb, slots, held[0])
 					if diff := cmp.Diff(store.Release(slots, held[0]), got); err != nil || diff != "" {
 						t.Fatalf("release at %v: %v; the script (+) and the store (-) differ:\n%s", now.Sub(start), err, diff)
 					}
 					held = held[1:]
 				default:
-					a := luascripts.RefreshArgs{Rules: rules, Policy: "both", Job: job}
-					got := luascripts.Refresh(t.Context(), rdb, []luascripts.RefreshArgs{a})[0]
+					a := limitscripts.RefreshArgs{Rules: rules, Policy: "both", Job: job}
+					got := limitscripts.Refresh(t.Context(), rdb, []limitscripts.RefreshArgs{a})[0]
 					if diff := cmp.Diff(store.Refresh(a), got); diff != "" {
 						t.Fatalf("refresh at %v; the script (+) and the store (-) differ:\n%s", now.Sub(start), diff)
 					}

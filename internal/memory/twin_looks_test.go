@@ -8,13 +8,13 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 func (w *twin) peek(r *rule) {
 	p := w.ruleCall(r, rapid.IntRange(1, most(r.n)).Draw(w.T, "newcomer"))
-	a := luascripts.PeekArgs{Numbers: p.Numbers, Cost: p.Cost, Most: 250, Closed: p.Closed}
-	got, err := luascripts.Peek(w.ctx, w.rdb, r.key, a)
+	a := limitscripts.PeekArgs{Numbers: p.Numbers, Cost: p.Cost, Most: 250, Closed: p.Closed}
+	got, err := limitscripts.Peek(w.ctx, w.rdb, r.key, a)
 	w.fail(err)
 	want := w.store.Peek(r.key, a)
 	got.Life, want.Life = 0, 0 // by another clock
@@ -70,18 +70,18 @@ func (w *twin) places(r *rule) {
 func (w *twin) toTheInstant(r *rule) {
 	n := w.numbers(r)
 	cost := rapid.IntRange(1, min(4, most(r.n))).Draw(w.T, "cost")
-	look, err := luascripts.Peek(w.ctx, w.rdb, r.key, luascripts.PeekArgs{Numbers: n, Cost: cost})
+	look, err := limitscripts.Peek(w.ctx, w.rdb, r.key, limitscripts.PeekArgs{Numbers: n, Cost: cost})
 	w.fail(err)
 	at := look.Next
 	if look.Status != 1 || look.Waiting > 0 || !at.After(w.now) || at.Sub(w.now) > time.Hour || n.Bounds != nil && !at.Before(n.Bounds[len(n.Bounds)-1]) {
 		return
 	}
-	try := func(want luascripts.Status) {
+	try := func(want limitscripts.Status) {
 		w.tokens++
-		a := luascripts.AcquireArgs{
-			Rules: []luascripts.RuleCall{{LimitKeys: r.key, Numbers: n, Cost: cost}}, Token: w.tokens, Mode: luascripts.Try, MaxWait: -1,
+		a := limitscripts.AcquireArgs{
+			Rules: []limitscripts.RuleCall{{LimitKeys: r.key, Numbers: n, Cost: cost}}, Token: w.tokens, Mode: limitscripts.Try, MaxWait: -1,
 		}
-		got, err := luascripts.Acquire(w.ctx, w.rdb, a)
+		got, err := limitscripts.Acquire(w.ctx, w.rdb, a)
 		w.fail(err)
 		w.same("try at the instant", got, w.store.Acquire(a))
 		if got.Status != want {
@@ -94,12 +94,12 @@ func (w *twin) toTheInstant(r *rule) {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		w.Fatal(err)
 	}
-	try(luascripts.Refused)
+	try(limitscripts.Refused)
 	if after := w.raw.Get(w.ctx, r.key.Ledger()).Val(); after != before {
 		w.Fatalf("a refusal wrote %q over %q", after, before)
 	}
 	w.moveTo(at)
-	try(luascripts.Granted)
+	try(limitscripts.Granted)
 }
 
 // lives checks that every key has a TTL.

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/memory"
 	"github.com/headwayq/headway/internal/redistest"
 )
@@ -81,7 +81,7 @@ func TestTwinOnMiniredis(t *testing.T) {
 // twin asks both.
 type twin struct {
 	*rapid.T
-	templates luascripts.CallTemplates
+	templates limitscripts.CallTemplates
 	ctx       context.Context
 	rdb       redis.UniversalClient
 	raw       *redis.Client
@@ -192,7 +192,7 @@ func (w *twin) step(steps []time.Duration, back bool) {
 		w.close()
 	case op > 22:
 		w.adjust()
-	case op > 20 && r.n.Kind == luascripts.Leases:
+	case op > 20 && r.n.Kind == limitscripts.Leases:
 		w.useLease(r)
 	}
 }
@@ -234,7 +234,7 @@ func (w *twin) equal(what string, got, want any) {
 func (w *twin) lose(r *rule) {
 	if rapid.Bool().Draw(w.T, "reset") {
 		n := w.numbers(r)
-		got, err := luascripts.Reset(w.ctx, w.rdb, r.key, n)
+		got, err := limitscripts.Reset(w.ctx, w.rdb, r.key, n)
 		w.fail(err)
 		w.same("reset", got, w.store.Reset(r.key, n))
 		return
@@ -264,32 +264,32 @@ func onMini(t *testing.T) (rdb *redis.Client, store *memory.Store, at func(time.
 func TestTwinParkedAreKept(t *testing.T) {
 	t.Parallel()
 	rdb, store, at := onMini(t)
-	rules := []luascripts.RuleCall{{
-		LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"),
-		Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 1, Window: time.Minute}, Cost: 1,
+	rules := []limitscripts.RuleCall{{
+		LimitKeys: limitscripts.NewLimitKeys("hw", "rule", "id"),
+		Numbers:   limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}, Cost: 1,
 	}}
 	for i, step := range []struct {
 		at   time.Duration
-		mode luascripts.Mode
+		mode limitscripts.Mode
 		job  string
-		want luascripts.Status
+		want limitscripts.Status
 	}{
-		{0, luascripts.GrantOrBook, "a", luascripts.Granted},
-		{0, luascripts.GrantOrBook, "b", luascripts.Booked},
-		{time.Hour, luascripts.Try, "", luascripts.Granted}, // b is an hour late
+		{0, limitscripts.GrantOrBook, "a", limitscripts.Granted},
+		{0, limitscripts.GrantOrBook, "b", limitscripts.Booked},
+		{time.Hour, limitscripts.Try, "", limitscripts.Granted}, // b is an hour late
 	} {
 		at(step.at)
-		a := luascripts.AcquireArgs{Rules: rules, Token: uint64(i + 1), Job: step.job, Mode: step.mode, MaxWait: -1}
-		got, err := luascripts.Acquire(t.Context(), rdb, a)
+		a := limitscripts.AcquireArgs{Rules: rules, Token: uint64(i + 1), Job: step.job, Mode: step.mode, MaxWait: -1}
+		got, err := limitscripts.Acquire(t.Context(), rdb, a)
 		if memo := store.Acquire(a); err != nil || got.Status != step.want || memo.Status != step.want {
 			t.Fatalf("step %d: status %d, %v in Redis, %d in memory, want %d", i, got.Status, err, memo.Status, step.want)
 		}
 	}
 	at(time.Hour + 10*time.Minute)
-	place := luascripts.RefreshArgs{Rules: rules, Job: "b"}
-	got := luascripts.Refresh(t.Context(), rdb, []luascripts.RefreshArgs{place})[0]
-	if memo := store.Refresh(place); got.Err != nil || got.Status != luascripts.Booked || memo.Status != luascripts.Booked {
-		t.Errorf("b has status %d, %v in Redis, %d in memory, want its place: %d", got.Status, got.Err, memo.Status, luascripts.Booked)
+	place := limitscripts.RefreshArgs{Rules: rules, Job: "b"}
+	got := limitscripts.Refresh(t.Context(), rdb, []limitscripts.RefreshArgs{place})[0]
+	if memo := store.Refresh(place); got.Err != nil || got.Status != limitscripts.Booked || memo.Status != limitscripts.Booked {
+		t.Errorf("b has status %d, %v in Redis, %d in memory, want its place: %d", got.Status, got.Err, memo.Status, limitscripts.Booked)
 	}
 }
 
@@ -298,53 +298,53 @@ func TestTwinParkedAreKept(t *testing.T) {
 func TestTwinForgetsMixedCosts(t *testing.T) {
 	t.Parallel()
 	rdb, store, at := onMini(t)
-	rules := func(cost int) []luascripts.RuleCall {
-		return []luascripts.RuleCall{{
-			LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"),
-			Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 3, Window: time.Minute}, Cost: cost,
+	rules := func(cost int) []limitscripts.RuleCall {
+		return []limitscripts.RuleCall{{
+			LimitKeys: limitscripts.NewLimitKeys("hw", "rule", "id"),
+			Numbers:   limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 3, Window: time.Minute}, Cost: cost,
 		}}
 	}
 	token := uint64(0)
-	ask := func(mode luascripts.Mode, job string, cost int, want luascripts.Status, goes time.Duration) {
+	ask := func(mode limitscripts.Mode, job string, cost int, want limitscripts.Status, goes time.Duration) {
 		t.Helper()
 		token++
-		a := luascripts.AcquireArgs{Rules: rules(cost), Token: token, Job: job, Mode: mode, MaxWait: -1}
-		got, err := luascripts.Acquire(t.Context(), rdb, a)
+		a := limitscripts.AcquireArgs{Rules: rules(cost), Token: token, Job: job, Mode: mode, MaxWait: -1}
+		got, err := limitscripts.Acquire(t.Context(), rdb, a)
 		memo := store.Acquire(a)
 		if err != nil || got.Status != want || !got.At.Equal(start.Add(goes)) || memo.Status != want || !memo.At.Equal(got.At) {
 			t.Fatalf("%q: status %d at %v, %v in Redis, %d at %v in memory, want %d at %v",
 				job, got.Status, got.At.Sub(start), err, memo.Status, memo.At.Sub(start), want, goes)
 		}
 	}
-	do := func(in luascripts.CloseArgs) {
+	do := func(in limitscripts.CloseArgs) {
 		t.Helper()
 		in.Rule = 1
-		if got, err := luascripts.Close(t.Context(), rdb, in); err != nil || got.Status != luascripts.Granted || store.Close(in).Status != luascripts.Granted {
+		if got, err := limitscripts.Close(t.Context(), rdb, in); err != nil || got.Status != limitscripts.Granted || store.Close(in).Status != limitscripts.Granted {
 			t.Fatalf("Close(%+v) = %+v, %v", in, got, err)
 		}
 	}
 	cancel := func(job string, cost int) {
 		t.Helper()
-		in := luascripts.CancelArgs{Rules: rules(cost), Job: job}
-		if _, err := luascripts.Cancel(t.Context(), rdb, in); err != nil {
+		in := limitscripts.CancelArgs{Rules: rules(cost), Job: job}
+		if _, err := limitscripts.Cancel(t.Context(), rdb, in); err != nil {
 			t.Fatal(err)
 		}
 		store.Cancel(in)
 	}
-	ask(luascripts.Try, "", 3, luascripts.Granted, 0)
-	ask(luascripts.GrantOrBook, "b", 1, luascripts.Booked, time.Minute)
-	do(luascripts.CloseArgs{Rules: rules(2), Job: "c", For: time.Minute})
+	ask(limitscripts.Try, "", 3, limitscripts.Granted, 0)
+	ask(limitscripts.GrantOrBook, "b", 1, limitscripts.Booked, time.Minute)
+	do(limitscripts.CloseArgs{Rules: rules(2), Job: "c", For: time.Minute})
 	cancel("c", 2)
 	cancel("b", 1)
 	at(61 * time.Second)
-	ask(luascripts.Try, "", 3, luascripts.Granted, 61*time.Second)
-	do(luascripts.CloseArgs{Rules: rules(1), For: 10 * time.Minute})
-	ask(luascripts.GrantOrBook, "d", 2, luascripts.Booked, 661*time.Second)
-	ask(luascripts.GrantOrBook, "e", 2, luascripts.Booked, 721*time.Second)
+	ask(limitscripts.Try, "", 3, limitscripts.Granted, 61*time.Second)
+	do(limitscripts.CloseArgs{Rules: rules(1), For: 10 * time.Minute})
+	ask(limitscripts.GrantOrBook, "d", 2, limitscripts.Booked, 661*time.Second)
+	ask(limitscripts.GrantOrBook, "e", 2, limitscripts.Booked, 721*time.Second)
 	at(62 * time.Second)
-	do(luascripts.CloseArgs{Rules: rules(1)})
+	do(limitscripts.CloseArgs{Rules: rules(1)})
 	at(70 * time.Second)
-	ask(luascripts.GrantOrBook, "e", 2, luascripts.Booked, 181*time.Second) // all costs are the same
+	ask(limitscripts.GrantOrBook, "e", 2, limitscripts.Booked, 181*time.Second) // all costs are the same
 }
 
 // TestTwinChangesFromManyPermits: a log takes over no more of a limit in bytes than it may need, and what it tells
@@ -352,22 +352,22 @@ func TestTwinForgetsMixedCosts(t *testing.T) {
 func TestTwinChangesFromManyPermits(t *testing.T) {
 	t.Parallel()
 	rdb, store, _ := onMini(t)
-	for version, n := range []luascripts.Numbers{
-		{Kind: luascripts.Fixed, Permits: 1 << 40, Window: time.Minute},
-		{Kind: luascripts.Sliding, Permits: 2, Window: time.Minute},
-		{Kind: luascripts.WarmUp, Permits: 7, Window: time.Second, Warm: time.Minute, ColdMilli: 10_000},
+	for version, n := range []limitscripts.Numbers{
+		{Kind: limitscripts.Fixed, Permits: 1 << 40, Window: time.Minute},
+		{Kind: limitscripts.Sliding, Permits: 2, Window: time.Minute},
+		{Kind: limitscripts.WarmUp, Permits: 7, Window: time.Second, Warm: time.Minute, ColdMilli: 10_000},
 	} {
 		n.Version = int64(version)
 		cost := 1
 		if version == 0 {
 			cost = 1 << 40
 		}
-		a := luascripts.AcquireArgs{
-			Rules: []luascripts.RuleCall{{LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"), Numbers: n, Cost: cost}},
-			Token: uint64(version + 1), Job: "a", Mode: luascripts.GrantOrBook, Inline: 24 * time.Hour, MaxWait: -1,
+		a := limitscripts.AcquireArgs{
+			Rules: []limitscripts.RuleCall{{LimitKeys: limitscripts.NewLimitKeys("hw", "rule", "id"), Numbers: n, Cost: cost}},
+			Token: uint64(version + 1), Job: "a", Mode: limitscripts.GrantOrBook, Inline: 24 * time.Hour, MaxWait: -1,
 		}
-		got, err := luascripts.Acquire(t.Context(), rdb, a)
-		if memo := store.Acquire(a); err != nil || got.Status != luascripts.Granted || memo.Status != got.Status || !memo.At.Equal(got.At) {
+		got, err := limitscripts.Acquire(t.Context(), rdb, a)
+		if memo := store.Acquire(a); err != nil || got.Status != limitscripts.Granted || memo.Status != got.Status || !memo.At.Equal(got.At) {
 			t.Fatalf("under %+v: status %d at %v, %v in Redis, %d at %v in memory, want it granted at one instant",
 				n, got.Status, got.At.Sub(start), err, memo.Status, memo.At.Sub(start))
 		}
@@ -378,24 +378,24 @@ func TestTwinChangesFromManyPermits(t *testing.T) {
 func TestTwinChargesManyPermits(t *testing.T) {
 	t.Parallel()
 	rdb, store, _ := onMini(t)
-	rules := func(cost int) []luascripts.RuleCall {
-		return []luascripts.RuleCall{{
-			LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"),
-			Numbers:   luascripts.Numbers{Kind: luascripts.Sliding, Permits: 3, Window: time.Minute}, Cost: cost,
+	rules := func(cost int) []limitscripts.RuleCall {
+		return []limitscripts.RuleCall{{
+			LimitKeys: limitscripts.NewLimitKeys("hw", "rule", "id"),
+			Numbers:   limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 3, Window: time.Minute}, Cost: cost,
 		}}
 	}
-	ask := luascripts.AcquireArgs{Rules: rules(1), Token: 1, Job: "a", Mode: luascripts.GrantOrBook, MaxWait: -1}
-	got, err := luascripts.Acquire(t.Context(), rdb, ask)
-	if memo := store.Acquire(ask); err != nil || got.Status != luascripts.Granted || memo.Status != luascripts.Granted {
-		t.Fatalf("status %d, %v in Redis, %d in memory, want %d", got.Status, err, memo.Status, luascripts.Granted)
+	ask := limitscripts.AcquireArgs{Rules: rules(1), Token: 1, Job: "a", Mode: limitscripts.GrantOrBook, MaxWait: -1}
+	got, err := limitscripts.Acquire(t.Context(), rdb, ask)
+	if memo := store.Acquire(ask); err != nil || got.Status != limitscripts.Granted || memo.Status != limitscripts.Granted {
+		t.Fatalf("status %d, %v in Redis, %d in memory, want %d", got.Status, err, memo.Status, limitscripts.Granted)
 	}
-	more := luascripts.AdjustArgs{Rules: rules(1 << 40), Token: 1, Charge: 2}
-	charged, err := luascripts.Adjust(t.Context(), rdb, more)
-	if memo := store.Adjust(more); err != nil || charged.Status != luascripts.Granted || memo.Status != luascripts.Granted {
-		t.Fatalf("adjusted: status %d, %v in Redis, %d in memory, want %d", charged.Status, err, memo.Status, luascripts.Granted)
+	more := limitscripts.AdjustArgs{Rules: rules(1 << 40), Token: 1, Charge: 2}
+	charged, err := limitscripts.Adjust(t.Context(), rdb, more)
+	if memo := store.Adjust(more); err != nil || charged.Status != limitscripts.Granted || memo.Status != limitscripts.Granted {
+		t.Fatalf("adjusted: status %d, %v in Redis, %d in memory, want %d", charged.Status, err, memo.Status, limitscripts.Granted)
 	}
 	ask.Token, ask.Job = 3, "b"
-	got, err = luascripts.Acquire(t.Context(), rdb, ask)
+	got, err = limitscripts.Acquire(t.Context(), rdb, ask)
 	if memo := store.Acquire(ask); err != nil || !got.At.Equal(start.Add(time.Minute)) || !memo.At.Equal(got.At) {
 		t.Errorf("the next comes at %v, %v in Redis, at %v in memory, want a minute", got.At.Sub(start), err, memo.At.Sub(start))
 	}
@@ -407,33 +407,33 @@ func TestTwinRefundOfWhatWasWrittenOver(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	store := memory.New(nil)
-	one := func(n luascripts.Numbers) []luascripts.RuleCall {
-		return []luascripts.RuleCall{{LimitKeys: luascripts.NewLimitKeys("hw", "rule", "id"), Numbers: n, Cost: 1}}
+	one := func(n limitscripts.Numbers) []limitscripts.RuleCall {
+		return []limitscripts.RuleCall{{LimitKeys: limitscripts.NewLimitKeys("hw", "rule", "id"), Numbers: n, Cost: 1}}
 	}
-	limit := luascripts.Numbers{Version: 1, Kind: luascripts.Sliding, Permits: 1, Window: time.Millisecond}
+	limit := limitscripts.Numbers{Version: 1, Kind: limitscripts.Sliding, Permits: 1, Window: time.Millisecond}
 	heard := limit
 	heard.Version = 2
 	for token := range uint64(2) {
-		a := luascripts.AcquireArgs{Rules: one(limit), Token: token + 1, Job: "a", Mode: luascripts.GrantOrBook, Inline: time.Minute, MaxWait: -1}
-		got, err := luascripts.Acquire(t.Context(), rdb, a)
+		a := limitscripts.AcquireArgs{Rules: one(limit), Token: token + 1, Job: "a", Mode: limitscripts.GrantOrBook, Inline: time.Minute, MaxWait: -1}
+		got, err := limitscripts.Acquire(t.Context(), rdb, a)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if memo := store.Acquire(a); got.Status != luascripts.Granted || memo.Status != got.Status {
-			t.Fatalf("acquire %d: status %d in Redis, %d in memory, want %d", token, got.Status, memo.Status, luascripts.Granted)
+		if memo := store.Acquire(a); got.Status != limitscripts.Granted || memo.Status != got.Status {
+			t.Fatalf("acquire %d: status %d in Redis, %d in memory, want %d", token, got.Status, memo.Status, limitscripts.Granted)
 		}
 	}
-	back := luascripts.CancelArgs{Rules: one(heard), Token: 1}
-	if _, err := luascripts.Cancel(t.Context(), rdb, back); err != nil {
+	back := limitscripts.CancelArgs{Rules: one(heard), Token: 1}
+	if _, err := limitscripts.Cancel(t.Context(), rdb, back); err != nil {
 		t.Fatal(err)
 	}
 	store.Cancel(back)
-	ask := luascripts.AcquireArgs{Rules: one(limit), Token: 3, Mode: luascripts.GrantOrBook, Job: "b", Inline: time.Minute, MaxWait: -1}
-	got, err := luascripts.Acquire(t.Context(), rdb, ask)
+	ask := limitscripts.AcquireArgs{Rules: one(limit), Token: 3, Mode: limitscripts.GrantOrBook, Job: "b", Inline: time.Minute, MaxWait: -1}
+	got, err := limitscripts.Acquire(t.Context(), rdb, ask)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if memo := store.Acquire(ask); got.Status != luascripts.Granted || memo.Status != got.Status {
-		t.Fatalf("under the limit that wrote the ledger: status %d in Redis, %d in memory, want %d", got.Status, memo.Status, luascripts.Granted)
+	if memo := store.Acquire(ask); got.Status != limitscripts.Granted || memo.Status != got.Status {
+		t.Fatalf("under the limit that wrote the ledger: status %d in Redis, %d in memory, want %d", got.Status, memo.Status, limitscripts.Granted)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // TestTwinTicketsOfALineThatIsNeverEmpty: tickets count up while a line is never empty. They must stay below 2^51, where promises
@@ -21,10 +21,10 @@ func TestTwinTicketsOfALineThatIsNeverEmpty(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb, store, at := onMini(t)
-			keys := luascripts.NewLimitKeys("hw", "rule", "id")
-			rules := func(cost int) []luascripts.RuleCall {
-				return []luascripts.RuleCall{{
-					LimitKeys: keys, Numbers: luascripts.Numbers{Kind: luascripts.GCRA, Permits: permits, Window: time.Second, Burst: permits}, Cost: cost,
+			keys := limitscripts.NewLimitKeys("hw", "rule", "id")
+			rules := func(cost int) []limitscripts.RuleCall {
+				return []limitscripts.RuleCall{{
+					LimitKeys: keys, Numbers: limitscripts.Numbers{Kind: limitscripts.GCRA, Permits: permits, Window: time.Second, Burst: permits}, Cost: cost,
 				}}
 			}
 			type waiting struct {
@@ -34,11 +34,11 @@ func TestTwinTicketsOfALineThatIsNeverEmpty(t *testing.T) {
 			}
 			var line []waiting
 			now, token, random := start, uint64(0), rand.New(rand.NewPCG(1, 1))
-			ask := func(job string, cost int) luascripts.AcquireReply {
+			ask := func(job string, cost int) limitscripts.AcquireReply {
 				t.Helper()
 				token++
-				a := luascripts.AcquireArgs{Rules: rules(cost), Token: token, Job: job, Mode: luascripts.GrantOrBook, MaxWait: -1}
-				got, err := luascripts.Acquire(t.Context(), rdb, a)
+				a := limitscripts.AcquireArgs{Rules: rules(cost), Token: token, Job: job, Mode: limitscripts.GrantOrBook, MaxWait: -1}
+				got, err := limitscripts.Acquire(t.Context(), rdb, a)
 				if diff := cmp.Diff(store.Acquire(a), got); err != nil || diff != "" {
 					t.Fatalf("%s at %v: %v; the script (+) and the store (-) differ:\n%s", job, now.Sub(start), err, diff)
 				}
@@ -65,14 +65,14 @@ func TestTwinTicketsOfALineThatIsNeverEmpty(t *testing.T) {
 					}
 					at(now.Sub(start))
 					r := ask(w.job, w.cost)
-					if r.Status == luascripts.Granted {
+					if r.Status == limitscripts.Granted {
 						return
 					}
 					w.until = r.At
 				}
 				t.Fatalf("job %s gets no grant at its instant", w.job)
 			}
-			if r := ask("first", permits); r.Status != luascripts.Granted {
+			if r := ask("first", permits); r.Status != limitscripts.Granted {
 				t.Fatalf("%+v, want a grant", r)
 			}
 			join(0)
@@ -96,8 +96,8 @@ func TestTwinTicketsOfALineThatIsNeverEmpty(t *testing.T) {
 				line = line[1:]
 				run(first)
 				if i%10 == 9 { // it comes back, and goes first again
-					back := luascripts.CancelArgs{Rules: rules(first.cost), Token: token, Job: first.job, Back: true}
-					got, err := luascripts.Cancel(t.Context(), rdb, back)
+					back := limitscripts.CancelArgs{Rules: rules(first.cost), Token: token, Job: first.job, Back: true}
+					got, err := limitscripts.Cancel(t.Context(), rdb, back)
 					if diff := cmp.Diff(store.Cancel(back), got); err != nil || diff != "" {
 						t.Fatalf("cancel: %v; the script (+) and the store (-) differ:\n%s", err, diff)
 					}

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/limitscripts"
 )
 
 // doing is a step of a script: a try, or a refund, or a look.
@@ -24,7 +24,7 @@ func TestWorkedNumbers(t *testing.T) {
 	const s = time.Second
 	for _, tc := range []struct {
 		name  string
-		limit luascripts.Numbers
+		limit limitscripts.Numbers
 		steps []doing
 	}{
 		{"sliding 1/60s", slidingOf(1, time.Minute), []doing{
@@ -84,11 +84,11 @@ func TestWorkedNumbers(t *testing.T) {
 	}
 }
 
-func play(t *testing.T, limit luascripts.Numbers, steps []doing) {
+func play(t *testing.T, limit limitscripts.Numbers, steps []doing) {
 	t.Helper()
 	s := newScene()
 	s.Keep(time.Hour)
-	var tries []luascripts.AcquireReply
+	var tries []limitscripts.AcquireReply
 	costs := []int{}
 	for i, d := range steps {
 		s.at(d.at)
@@ -98,17 +98,17 @@ func play(t *testing.T, limit luascripts.Numbers, steps []doing) {
 			if d.blind {
 				worth = 0
 			}
-			if r := s.refund(limit, costs[d.refund-1], uint64(d.refund), worth); r.Status != luascripts.Granted {
+			if r := s.refund(limit, costs[d.refund-1], uint64(d.refund), worth); r.Status != limitscripts.Granted {
 				t.Fatalf("step %d: refund of try %d: %+v, want it given back", i, d.refund, r)
 			}
 		case d.cost > 0:
 			r := s.ask(limit, d.cost, "")
 			tries, costs = append(tries, r), append(costs, d.cost)
-			if got := r.At.Sub(s.now); got != d.wait || (r.Status == luascripts.Granted) != (d.wait == 0) {
+			if got := r.At.Sub(s.now); got != d.wait || (r.Status == limitscripts.Granted) != (d.wait == 0) {
 				t.Fatalf("step %d: cost %d at %v: status %v, wait %v, want wait %v", i, d.cost, d.at, r.Status, got, d.wait)
 			}
 		default:
-			if r := s.Peek(s.key, luascripts.PeekArgs{Numbers: limit, Cost: 1}); r.Free != d.free {
+			if r := s.Peek(s.key, limitscripts.PeekArgs{Numbers: limit, Cost: 1}); r.Free != d.free {
 				t.Fatalf("step %d: free at %v = %d, want %d", i, d.at, r.Free, d.free)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -136,7 +136,7 @@ func (s *Set) Limiters() []*throttle.Limiter {
 
 // Booking is what was stored beside a task that waits, as the booking of its job. ok is false when nothing was
 // stored, when it can't be read, and when [Set.Lookup] does not know its rules.
-func (s *Set) Booking(stored luascripts.StoredBooking, job string) (b throttle.BookingRef, ok bool) {
+func (s *Set) Booking(stored queuescripts.StoredBooking, job string) (b throttle.BookingRef, ok bool) {
 	policy := s.Lookup(stored.Policy())
 	ids, costs, ok := stored.Read()
 	if policy == nil || !ok {

@@ -13,7 +13,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 )
 
 // Every is how often a process says that it runs.
@@ -88,7 +90,7 @@ func KeyForm(secret []byte, perClient bool) string {
 	if perClient {
 		return PerClient
 	}
-	return luascripts.KeyID(secret, "headway")
+	return limitscripts.KeyID(secret, "headway")
 }
 
 // Entry is a source of a feeder, or an entry of a schedule.
@@ -153,7 +155,7 @@ func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now f
 		call, cancel := context.WithTimeout(ctx, Every)
 		defer cancel()
 		// By Redis' clock: a process whose own clock is ahead would take all others off the list.
-		_ = luascripts.SayProcess(call, rdb, prefix, p.ID, p.Seen.Add(-ahead), text)
+		_ = queuescripts.SayProcess(call, rdb, prefix, p.ID, p.Seen.Add(-ahead), text)
 	}
 	t := time.NewTicker(Every)
 	defer t.Stop()
@@ -162,7 +164,7 @@ func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now f
 		case <-ctx.Done():
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			_ = luascripts.ForgetProcess(end, rdb, prefix, p.ID)
+			_ = queuescripts.ForgetProcess(end, rdb, prefix, p.ID)
 			return
 		case <-t.C:
 		}

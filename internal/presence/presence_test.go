@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -27,7 +27,7 @@ func TestRun(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		listed := func() (all []Process) {
 			t.Helper()
-			said, n, err := luascripts.Processes(t.Context(), rdb, "hw")
+			said, n, err := queuescripts.Processes(t.Context(), rdb, "hw")
 			if err != nil || n != len(said) {
 				t.Fatalf("%d of %d processes, %v", len(said), n, err)
 			}
@@ -86,11 +86,11 @@ func TestClockAheadHidesNobody(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { Run(ctx, rdb, "hw", New(Pool), func(*Process) {}) })
 		for range 4 {
-			if err := luascripts.SayProcess(t.Context(), rdb, "hw", "right", time.Now().Add(-aheadBy), []byte("{}")); err != nil {
+			if err := queuescripts.SayProcess(t.Context(), rdb, "hw", "right", time.Now().Add(-aheadBy), []byte("{}")); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(Every + time.Second)
-			if said, _, err := luascripts.Processes(t.Context(), rdb, "hw"); err != nil || len(said) != 2 {
+			if said, _, err := queuescripts.Processes(t.Context(), rdb, "hw"); err != nil || len(said) != 2 {
 				t.Errorf("%q are listed, %v, want both", said, err)
 			}
 			ahead.away.Store(true) // after the first look

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/policyset"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -46,9 +47,9 @@ const lookupsMax = 64
 // they were told. Pools give up the places of those that are gone.
 func Move(ctx context.Context, rdb redis.UniversalClient, prefix string, set *policyset.Set, promoted ...throttle.Promotion) {
 	for queue, tasks := range ByQueue(promoted...) {
-		keys := luascripts.NewQueueKeys(prefix, queue)
+		keys := queuescripts.NewQueueKeys(prefix, queue)
 		tasks.lookup(ctx, rdb, keys, queue, set)
-		if _, err := tasks.Retime(ctx, rdb, keys, func(throttle.Promotion, int64) {}); err != nil || luascripts.Notify(ctx, rdb, keys, tasks.First()) != nil {
+		if _, err := tasks.Retime(ctx, rdb, keys, func(throttle.Promotion, int64) {}); err != nil || queuescripts.Notify(ctx, rdb, keys, tasks.First()) != nil {
 			return
 		}
 	}
@@ -57,7 +58,7 @@ func Move(ctx context.Context, rdb redis.UniversalClient, prefix string, set *po
 // lookup corrects the instants of tasks under several rules. A promotion is about one rule:
 // another may hold the task up for longer. A pool would find that out when it wakes the
 // task. Until then, and where no pool runs, the task would stand as due now.
-func (t Tasks) lookup(ctx context.Context, rdb redis.UniversalClient, keys luascripts.QueueKeys, queue string, set *policyset.Set) {
+func (t Tasks) lookup(ctx context.Context, rdb redis.UniversalClient, keys queuescripts.QueueKeys, queue string, set *policyset.Set) {
 	left := lookupsMax
 	for id, p := range t {
 		if left--; left < 0 {
@@ -73,13 +74,13 @@ func (t Tasks) lookup(ctx context.Context, rdb redis.UniversalClient, keys luasc
 
 // instantOf is when a task may run that waits under several rules, as its places are now, and
 // how long that is from now.
-func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.QueueKeys, set *policyset.Set,
+func instantOf(ctx context.Context, rdb redis.UniversalClient, keys queuescripts.QueueKeys, set *policyset.Set,
 	queue, id string) (at time.Time, wait time.Duration, ok bool) {
-	f, err := luascripts.GetTask(ctx, rdb, keys, id)
+	f, err := queuescripts.GetTask(ctx, rdb, keys, id)
 	if err != nil || !f.Ours {
 		return time.Time{}, 0, false
 	}
-	record, _ := luascripts.ParseWaitRecord(f.Record)
+	record, _ := queuescripts.ParseWaitRecord(f.Record)
 	booking, ok := set.Booking(record.Booking, luascripts.JobID(queue, id))
 	if !ok || len(booking.Policy.Rules()) == 1 {
 		return time.Time{}, 0, false
@@ -89,27 +90,27 @@ func instantOf(ctx context.Context, rdb redis.UniversalClient, keys luascripts.Q
 }
 
 // Retime moves the tasks to their earlier instants, the first to come first and in calls
-// of at most [luascripts.RetimeMax] tasks. Tasks that come earlier already stay as they
-// are. It calls gone for each task that is gone, with [luascripts.Deleted] or
-// [luascripts.Ended]. It returns the ids of those that it moved, also with an error.
-func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys luascripts.QueueKeys,
+// of at most [queuescripts.RetimeMax] tasks. Tasks that come earlier already stay as they
+// are. It calls gone for each task that is gone, with [queuescripts.Deleted] or
+// [queuescripts.Ended]. It returns the ids of those that it moved, also with an error.
+func (t Tasks) Retime(ctx context.Context, rdb redis.Scripter, keys queuescripts.QueueKeys,
 	gone func(p throttle.Promotion, code int64)) (moved []string, err error) {
-	all := make([]luascripts.Retiming, 0, len(t))
+	all := make([]queuescripts.Retiming, 0, len(t))
 	for id, p := range t {
-		all = append(all, luascripts.Retiming{ID: id, At: p.At, In: p.Wait, Any: true,
-			Reason: luascripts.WaitReason{Cause: luascripts.CausePromotion, Rule: luascripts.SameRule}})
+		all = append(all, queuescripts.Retiming{ID: id, At: p.At, In: p.Wait, Any: true,
+			Reason: queuescripts.WaitReason{Cause: queuescripts.CausePromotion, Rule: queuescripts.SameRule}})
 	}
-	slices.SortFunc(all, func(a, b luascripts.Retiming) int { return a.At.Compare(b.At) })
-	for portion := range slices.Chunk(all, luascripts.RetimeMax) {
-		codes, err := luascripts.RetimeEarlier(ctx, rdb, keys, portion)
+	slices.SortFunc(all, func(a, b queuescripts.Retiming) int { return a.At.Compare(b.At) })
+	for portion := range slices.Chunk(all, queuescripts.RetimeMax) {
+		codes, err := queuescripts.RetimeEarlier(ctx, rdb, keys, portion)
 		if err != nil {
 			return moved, err
 		}
 		for i, code := range codes {
 			switch code {
-			case luascripts.Deleted, luascripts.Ended:
+			case queuescripts.Deleted, queuescripts.Ended:
 				gone(t[portion[i].ID], code)
-			case luascripts.Retimed:
+			case queuescripts.Retimed:
 				moved = append(moved, portion[i].ID)
 			}
 		}

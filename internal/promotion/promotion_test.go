@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
@@ -51,15 +52,15 @@ func TestRetime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys := luascripts.NewQueueKeys("hw", "default")
-	const n = luascripts.RetimeMax + 200
-	var tasks []luascripts.EnqueueTask
+	keys := queuescripts.NewQueueKeys("hw", "default")
+	const n = queuescripts.RetimeMax + 200
+	var tasks []queuescripts.EnqueueTask
 	for i := range n {
 		at := start.Add(time.Hour + time.Duration(i)*time.Millisecond)
-		tasks = append(tasks, luascripts.EnqueueTask{ID: fmt.Sprint("t", i), Token: uint64(i + 1), Message: []byte("m"), At: at, Record: "sms 1 3 +49"})
+		tasks = append(tasks, queuescripts.EnqueueTask{ID: fmt.Sprint("t", i), Token: uint64(i + 1), Message: []byte("m"), At: at, Record: "sms 1 3 +49"})
 	}
-	for i := 0; i < n; i += luascripts.EnqueueMax {
-		if _, err := luascripts.Enqueue(t.Context(), rdb, keys, uint64(i+1), tasks[i:min(n, i+luascripts.EnqueueMax)]); err != nil {
+	for i := 0; i < n; i += queuescripts.EnqueueMax {
+		if _, err := queuescripts.Enqueue(t.Context(), rdb, keys, uint64(i+1), tasks[i:min(n, i+queuescripts.EnqueueMax)]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -72,12 +73,12 @@ func TestRetime(t *testing.T) {
 	if _, err := all.Retime(t.Context(), rdb, keys, func(p throttle.Promotion, code int64) { gone[p.Job] = code }); err != nil {
 		t.Fatal(err)
 	}
-	if want := map[string]int64{luascripts.JobID("default", "gone"): luascripts.Deleted}; !maps.Equal(gone, want) {
+	if want := map[string]int64{luascripts.JobID("default", "gone"): queuescripts.Deleted}; !maps.Equal(gone, want) {
 		t.Errorf("gone are %v, want %v", gone, want)
 	}
 	got := make(map[string]time.Duration)
 	for from := (time.Time{}); ; {
-		r, err := luascripts.ScanDeferred(t.Context(), rdb, keys, from, 0, luascripts.RetimeMax)
+		r, err := queuescripts.ScanDeferred(t.Context(), rdb, keys, from, 0, queuescripts.RetimeMax)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +105,7 @@ func TestRetimeErrors(t *testing.T) {
 	t.Cleanup(func() { _ = rdb.Close() })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	keys := luascripts.NewQueueKeys("hw", "default")
+	keys := queuescripts.NewQueueKeys("hw", "default")
 	if _, err := (Tasks{}).Retime(ctx, rdb, keys, nil); err != nil {
 		t.Errorf("Retime of none: %v", err)
 	}

@@ -4,14 +4,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
 )
 
 const (
 	// lateShare is how much of a window may have come due and not have ended before less is
 	// booked; lateLeast is so much of any.
 	lateShare = 64
-	lateLeast = luascripts.BatchMax
+	lateLeast = batchscripts.ElementsMax
 	// latePoll is how soon it is looked whether they still are.
 	latePoll = 5 * time.Millisecond
 	// progressWithin is how soon pools that are behind must have ended some of it.

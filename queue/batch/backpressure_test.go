@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
 )
 
 // A window of 1600: while 100 of those that came due have not ended no more are booked,
@@ -97,7 +97,7 @@ func TestLagOfTasksThatFail(t *testing.T) {
 				unfinished--
 			}
 			for {
-				n := min(c.window-unfinished, luascripts.BatchMax, l.room(unfinished, c.window, now))
+				n := min(c.window-unfinished, batchscripts.ElementsMax, l.room(unfinished, c.window, now))
 				if n <= 0 {
 					break
 				}

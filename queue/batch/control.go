@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/internal/check"
@@ -56,18 +57,18 @@ func (b *Control) Start(ctx context.Context, spec Spec) (started bool, err error
 	if err := b.c.RegisterQueue(ctx, spec.Queue); err != nil {
 		return false, batchFault(spec.ID, err)
 	}
-	a := luascripts.BatchStartArgs{Token: uint64(throttle.NewToken()), Batch: luascripts.Batch{
+	a := batchscripts.StartArgs{Token: uint64(throttle.NewToken()), Batch: batchscripts.Batch{
 		ID: spec.ID, Name: spec.Name, Type: spec.Type, Source: spec.Source, Args: spec.Args, Total: spec.Total,
 		Window: spec.Window, Weight: spec.Weight, PaceN: spec.Pace.N, PacePer: spec.Pace.Per,
 	}}
-	r, err := luascripts.BatchStart(ctx, b.c.Redis(), b.c.Keys(spec.Queue), a)
+	r, err := batchscripts.Start(ctx, b.c.Redis(), b.c.Keys(spec.Queue), a)
 	if err != nil {
 		return false, batchFault(spec.ID, err)
 	}
 	if fields := spec.differs(specOf(spec.Queue, r.Batch)); len(fields) > 0 {
 		return false, &Error{Batch: spec.ID, Field: strings.Join(fields, ", "), Err: ErrExists}
 	}
-	if r.State == luascripts.BatchCancelled {
+	if r.State == batchscripts.Cancelled {
 		return false, &Error{Batch: spec.ID, Err: ErrState}
 	}
 	return r.Status == 1, nil
@@ -79,7 +80,7 @@ func (b *Control) Progress(ctx context.Context, queue, id string) (Progress, err
 		return Progress{}, &Error{Batch: id, Err: ErrNotFound}
 	}
 	queue = named(queue)
-	views, errs := luascripts.ReadBatches(ctx, b.c.Redis(), b.c.Keys(queue), []string{id})
+	views, errs := batchscripts.Read(ctx, b.c.Redis(), b.c.Keys(queue), []string{id})
 	if errs[0] != nil {
 		return Progress{}, batchFault(id, errs[0])
 	}
@@ -150,9 +151,9 @@ func (b *Control) each(ctx context.Context, queue string, f func(ids []string) e
 		return own
 	}
 	k := b.c.Keys(queue)
-	err := luascripts.EachUnfinished(ctx, b.c.Redis(), k, batchPage, portion)
+	err := batchscripts.EachUnfinished(ctx, b.c.Redis(), k, batchPage, portion)
 	if err == nil {
-		err = luascripts.EachFinished(ctx, b.c.Redis(), k, batchPage, portion)
+		err = batchscripts.EachFinished(ctx, b.c.Redis(), k, batchPage, portion)
 	}
 	switch {
 	case errors.Is(own, errStop):
@@ -167,10 +168,10 @@ func (b *Control) each(ctx context.Context, queue string, f func(ids []string) e
 
 // read reads those of some batches that were not seen, until Redis does not answer.
 func (b *Control) read(ctx context.Context, queue string, ids []string, seen map[string]bool) (page []Progress, err error) {
-	views, errs := luascripts.ReadBatches(ctx, b.c.Redis(), b.c.Keys(queue), ids)
+	views, errs := batchscripts.Read(ctx, b.c.Redis(), b.c.Keys(queue), ids)
 	for i, v := range views {
 		switch {
-		case seen[ids[i]] || errors.Is(errs[i], luascripts.ErrNoBatch):
+		case seen[ids[i]] || errors.Is(errs[i], batchscripts.ErrNotFound):
 			continue
 		case errs[i] != nil && errors.Is(batchFault(ids[i], errs[i]), throttle.ErrUnavailable):
 			return page, batchFault(ids[i], errs[i])
@@ -189,7 +190,7 @@ func (b *Control) read(ctx context.Context, queue string, ids []string, seen map
 // deferred when its turn comes, its place given to others. What runs, runs on. To pause
 // what is paused does nothing.
 func (b *Control) Pause(ctx context.Context, queue, id string) error {
-	_, err := b.set(ctx, named(queue), luascripts.BatchSetArgs{ID: id, What: luascripts.BatchPause})
+	_, err := b.set(ctx, named(queue), batchscripts.SetArgs{ID: id, What: batchscripts.Pause})
 	return err
 }
 
@@ -204,11 +205,11 @@ func (b *Control) Pause(ctx context.Context, queue, id string) error {
 // resume what runs does nothing, but without a feeder it looks once more for what was deferred for the pause.
 func (b *Control) Resume(ctx context.Context, queue, id string) error {
 	queue = named(queue)
-	v, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchResume})
+	v, err := b.set(ctx, queue, batchscripts.SetArgs{ID: id, What: batchscripts.Resume})
 	if err != nil || v.Resumed.IsZero() {
 		return err
 	}
-	if v, err = b.feederRenews(ctx, queue, v); err != nil || fed(v) || v.State != luascripts.BatchRunning {
+	if v, err = b.feederRenews(ctx, queue, v); err != nil || fed(v) || v.State != batchscripts.Running {
 		return err // its feeder brings back what was deferred for the pause, before it feeds more; or it was paused again, or has ended
 	}
 	since := max(0, v.Now.Sub(v.Resumed))
@@ -227,14 +228,14 @@ func (b *Control) Resume(ctx context.Context, queue, id string) error {
 
 // feederRenews waits until the feeder of a batch has renewed its lease, or the lease has ended because
 // the feeder is dead. It does not wait when what was deferred for the pause is back already.
-func (b *Control) feederRenews(ctx context.Context, queue string, v luascripts.BatchView) (luascripts.BatchView, error) {
+func (b *Control) feederRenews(ctx context.Context, queue string, v batchscripts.View) (batchscripts.View, error) {
 	lease := v.Until
 	for fed(v) && v.Until.Equal(lease) && !v.Rebooked.Equal(v.Resumed) {
 		if err := pause(ctx, feedLook); err != nil {
 			return v, &Error{Batch: v.ID, Err: err}
 		}
 		err := luascripts.WhileSlotMoves(ctx, b.c.Redis(), func() error {
-			views, errs := luascripts.ReadBatches(ctx, b.c.Redis(), b.c.Keys(queue), []string{v.ID})
+			views, errs := batchscripts.Read(ctx, b.c.Redis(), b.c.Keys(queue), []string{v.ID})
 			if errs[0] == nil {
 				v = views[0]
 			}
@@ -252,44 +253,44 @@ func (b *Control) SetPace(ctx context.Context, queue, id string, p Pace) error {
 	if err := p.check(); err != nil {
 		return &Error{Batch: id, Field: "Pace", Err: fmt.Errorf("%w: %w", ErrInvalid, err)}
 	}
-	_, err := b.set(ctx, named(queue), luascripts.BatchSetArgs{ID: id, What: luascripts.BatchSetPace, N: p.N, Per: p.Per})
+	_, err := b.set(ctx, named(queue), batchscripts.SetArgs{ID: id, What: batchscripts.SetPace, N: p.N, Per: p.Per})
 	return err
 }
 
 // SetWeight changes the weight, 1 to 100. A smaller share comes about as what is unfinished
 // ends.
 func (b *Control) SetWeight(ctx context.Context, queue, id string, percent int) error {
-	return b.setNumber(ctx, queue, id, luascripts.BatchSetWeight, "Weight", percent, 100)
+	return b.setNumber(ctx, queue, id, batchscripts.SetWeight, "Weight", percent, 100)
 }
 
 // SetWindow changes the window, 1 to WindowMax. A smaller one comes about as what is
 // unfinished ends.
 func (b *Control) SetWindow(ctx context.Context, queue, id string, window int) error {
-	return b.setNumber(ctx, queue, id, luascripts.BatchSetWindow, "Window", window, WindowMax)
+	return b.setNumber(ctx, queue, id, batchscripts.SetWindow, "Window", window, WindowMax)
 }
 
-func (b *Control) setNumber(ctx context.Context, queue, id string, what luascripts.BatchChange, field string, n, most int) error {
+func (b *Control) setNumber(ctx context.Context, queue, id string, what batchscripts.Change, field string, n, most int) error {
 	if err := check.Range(n, 1, most); err != nil {
 		return &Error{Batch: id, Field: field, Err: fmt.Errorf("%w: %w", ErrInvalid, err)}
 	}
-	_, err := b.set(ctx, named(queue), luascripts.BatchSetArgs{ID: id, What: what, N: n})
+	_, err := b.set(ctx, named(queue), batchscripts.SetArgs{ID: id, What: what, N: n})
 	return err
 }
 
-func (b *Control) set(ctx context.Context, queue string, a luascripts.BatchSetArgs) (luascripts.BatchView, error) {
+func (b *Control) set(ctx context.Context, queue string, a batchscripts.SetArgs) (batchscripts.View, error) {
 	if err := check.Name(a.ID); err != nil {
-		return luascripts.BatchView{}, &Error{Batch: a.ID, Err: ErrNotFound}
+		return batchscripts.View{}, &Error{Batch: a.ID, Err: ErrNotFound}
 	}
-	r, err := luascripts.BatchSet(ctx, b.c.Redis(), b.c.Keys(queue), a)
+	r, err := batchscripts.Set(ctx, b.c.Redis(), b.c.Keys(queue), a)
 	switch {
 	case err != nil:
-		return r.BatchView, batchFault(a.ID, err)
-	case r.Status == luascripts.SetGone:
-		return r.BatchView, &Error{Batch: a.ID, Err: ErrNotFound}
-	case r.Status == luascripts.SetWrong:
-		return r.BatchView, &Error{Batch: a.ID, Err: ErrState}
+		return r.View, batchFault(a.ID, err)
+	case r.Status == batchscripts.SetGone:
+		return r.View, &Error{Batch: a.ID, Err: ErrNotFound}
+	case r.Status == batchscripts.SetWrong:
+		return r.View, &Error{Batch: a.ID, Err: ErrState}
 	}
-	return r.BatchView, nil
+	return r.View, nil
 }
 
 // Cancel ends a batch for good: nothing more of it is enqueued, what waits is deleted,
@@ -300,7 +301,7 @@ func (b *Control) set(ctx context.Context, queue string, a luascripts.BatchSetAr
 // as Dropped. Should ctx end before, or this process die, its feeder goes on with it.
 func (b *Control) Cancel(ctx context.Context, queue, id string) (Progress, error) {
 	queue = named(queue)
-	v, err := b.set(ctx, queue, luascripts.BatchSetArgs{ID: id, What: luascripts.BatchCancel})
+	v, err := b.set(ctx, queue, batchscripts.SetArgs{ID: id, What: batchscripts.Cancel})
 	if err != nil {
 		return Progress{}, err
 	}
@@ -315,11 +316,11 @@ func (b *Control) Cancel(ctx context.Context, queue, id string) (Progress, error
 		if d.counted {
 			p.Open, p.Done, p.Failed, p.Dropped = int64(d.Unfinished), d.Done, d.Failed, d.Dropped
 		} else if !d.gone { // nothing was unfinished any more
-			state, err := luascripts.StateOfBatch(ctx, b.c.Redis(), b.c.Keys(queue), id)
+			state, err := batchscripts.StateOf(ctx, b.c.Redis(), b.c.Keys(queue), id)
 			if err != nil {
 				return p, batchFault(id, err)
 			}
-			d.gone = state != luascripts.BatchCancelled
+			d.gone = state != batchscripts.Cancelled
 		}
 		if d.gone { // its feeder or a pool saw the last of it
 			p.Open, p.Dropped = 0, p.Enqueued-p.Done-p.Failed
@@ -351,10 +352,10 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // batchFault is what kept a batch from being asked about.
 func batchFault(id string, err error) error {
-	if errors.Is(err, luascripts.ErrNoBatch) {
+	if errors.Is(err, batchscripts.ErrNotFound) {
 		return &Error{Batch: id, Err: ErrNotFound}
 	}
-	if errors.Is(err, luascripts.ErrNewerBatch) {
+	if errors.Is(err, batchscripts.ErrNewer) {
 		return &Error{Batch: id, Err: throttle.ErrSchema}
 	}
 	if _, ok := errors.AsType[*luascripts.ReplyError](err); ok {

@@ -12,7 +12,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
@@ -30,7 +32,7 @@ const (
 
 // feedCall is a call that enqueues items, or counts them as refused.
 type feedCall struct {
-	args  luascripts.FeedArgs
+	args  batchscripts.FeedArgs
 	items []*item
 }
 
@@ -70,7 +72,7 @@ func (g *feeding) feed(ctx context.Context, now time.Time, n int) (bool, error) 
 	if err != nil && len(items) == 0 {
 		return false, err
 	}
-	refused := g.refused[:min(len(g.refused), luascripts.BatchMax-len(items))]
+	refused := g.refused[:min(len(g.refused), batchscripts.ElementsMax-len(items))]
 	g.refused = g.refused[len(refused):]
 	c := g.call(items, refused)
 	if len(c.items) == 0 && !c.args.End {
@@ -109,14 +111,14 @@ func (g *feeding) sourceFailed(err error, before int) {
 // prepare makes a task of an element and puts it into its key queue; or the element is
 // refused. The error is that of a Redis that does not answer.
 func (g *feeding) prepare(ctx context.Context, p *item) error {
-	if p.fault == nil && !luascripts.IsElementID(p.ID) {
+	if p.fault == nil && !batchscripts.IsElementID(p.ID) {
 		p.fault = fmt.Errorf("%w: the id of an element is none", ErrInvalid)
 	}
 	if p.fault == nil {
 		p.fault = checkElementOptions(p.Options)
 	}
 	if p.fault == nil {
-		opts := append(slices.Clone(p.Options), asynq.Queue(g.queue), asynq.TaskID(luascripts.BatchTaskID(g.id, p.ID)))
+		opts := append(slices.Clone(p.Options), asynq.Queue(g.queue), asynq.TaskID(batchscripts.TaskID(g.id, p.ID)))
 		task, err := g.f.c.Prepare(ctx, g.spec.Type, p.Payload, opts)
 		if errors.Is(err, throttle.ErrUnavailable) {
 			return err
@@ -189,8 +191,8 @@ func (g *feeding) soon(now time.Time) bool {
 // call is the call for some items.
 func (g *feeding) call(items, refused []*item) *feedCall {
 	c := &feedCall{items: slices.Concat(items, refused)}
-	c.args = luascripts.FeedArgs{
-		Batch: g.id, Owner: g.owner, Call: newOwner(), PaceAt: g.pace.after(len(items)), Calls: g.calls, Tasks: make([]luascripts.FeedTask, len(c.items)),
+	c.args = batchscripts.FeedArgs{
+		Batch: g.id, Owner: g.owner, Call: newOwner(), PaceAt: g.pace.after(len(items)), Calls: g.calls, Tasks: make([]batchscripts.FeedTask, len(c.items)),
 	}
 	positions := make([]int64, len(c.items))
 	for i, p := range c.items {
@@ -210,7 +212,7 @@ func (g *feeding) call(items, refused []*item) *feedCall {
 
 // settledAs names the element among those that are settled. An id that is none can't.
 func (p *item) settledAs() string {
-	if luascripts.IsElementID(p.ID) {
+	if batchscripts.IsElementID(p.ID) {
 		return p.ID
 	}
 	return "!" + formatPosition(p.position)
@@ -223,7 +225,7 @@ func (g *feeding) send(ctx context.Context, c *feedCall) error {
 	if err := g.f.c.RegisterQueue(ctx, g.queue); err != nil {
 		return err
 	}
-	r, err := luascripts.Feed(ctx, g.f.c.Redis(), g.keys, c.args)
+	r, err := batchscripts.Feed(ctx, g.f.c.Redis(), g.keys, c.args)
 	if err != nil {
 		return err
 	}
@@ -231,10 +233,10 @@ func (g *feeding) send(ctx context.Context, c *feedCall) error {
 	now := g.f.now()
 	g.clock.offset = r.Now.Sub(now)
 	switch r.Status {
-	case luascripts.NotOwner:
+	case batchscripts.NotOwner:
 		g.lost(ctx, c)
 		return errLost
-	case luascripts.NotRunning:
+	case batchscripts.NotRunning:
 		g.returned(ctx, c, now)
 		g.claimed = time.Time{} // to learn what it does
 		return nil
@@ -242,7 +244,7 @@ func (g *feeding) send(ctx context.Context, c *feedCall) error {
 	g.unfinished, g.pace.at = r.Unfinished, c.args.PaceAt
 	g.calls = max(g.calls, c.args.Calls+1)
 	g.fed(ctx, c, r.Codes, now)
-	g.ended = c.args.End && !slices.Contains(r.Codes, luascripts.FeedNoRoom)
+	g.ended = c.args.End && !slices.Contains(r.Codes, batchscripts.FeedNoRoom)
 	if g.ended {
 		g.log.Info("all elements of a batch are enqueued", zap.Int64("elements", g.input.cursor.next))
 	}
@@ -254,20 +256,20 @@ func (g *feeding) fed(ctx context.Context, c *feedCall, codes []int64, now time.
 	var settled []int64
 	var leave []*item
 	for i, p := range c.items {
-		if codes[i] == luascripts.FeedNoRoom {
+		if codes[i] == batchscripts.FeedNoRoom {
 			g.putBack(p, now)
 			continue
 		}
 		settled = append(settled, p.position)
 		switch codes[i] {
-		case luascripts.Enqueued:
+		case queuescripts.Enqueued:
 			g.keyQueues.fed(p, p.bookedAt, p.bookedAt.Add(spentBy))
 			g.backpressure.booked(p.bookedAt)
 			continue
-		case luascripts.FeedSettled: // the place is that of the task
+		case batchscripts.FeedSettled: // the place is that of the task
 			g.keyQueues.fed(p, p.bookedAt, p.bookedAt.Add(spentBy))
 			continue
-		case luascripts.FeedRefused:
+		case batchscripts.FeedRefused:
 			g.refuse(p, p.fault)
 		default:
 			g.refuse(p, backend.Refusal(codes[i]))
@@ -300,7 +302,7 @@ func (g *feeding) returned(ctx context.Context, c *feedCall, now time.Time) {
 // lost gives the places of a call up when the batch is gone. When it is another's, that
 // one may have booked the same job, and stand in the same place.
 func (g *feeding) lost(ctx context.Context, c *feedCall) {
-	if _, errs := luascripts.ReadBatches(ctx, g.f.c.Redis(), g.keys, []string{g.id}); errors.Is(errs[0], luascripts.ErrNoBatch) {
+	if _, errs := batchscripts.Read(ctx, g.f.c.Redis(), g.keys, []string{g.id}); errors.Is(errs[0], batchscripts.ErrNotFound) {
 		g.leave(ctx, c.items)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/internal/presence"
 	"github.com/headwayq/headway/internal/stderrlog"
 	"github.com/headwayq/headway/queue"
@@ -191,7 +191,7 @@ func (f *Feeder) process() presence.Process {
 func (f *Feeder) look(ctx context.Context, feedings *sync.WaitGroup) error {
 	var failed error // one batch, of which the others are not to suffer
 	for _, queue := range f.cfg.Queues {
-		err := luascripts.EachUnfinished(ctx, f.c.Redis(), f.c.Keys(queue), batchPage, func(ids []string) error {
+		err := batchscripts.EachUnfinished(ctx, f.c.Redis(), f.c.Keys(queue), batchPage, func(ids []string) error {
 			failed = cmp.Or(failed, f.takeFree(ctx, queue, ids, feedings))
 			return nil
 		})
@@ -208,13 +208,13 @@ func (f *Feeder) takeFree(ctx context.Context, queue string, ids []string, feedi
 	if len(ids) == 0 {
 		return nil
 	}
-	views, errs := luascripts.ReadBatches(ctx, f.c.Redis(), f.c.Keys(queue), ids)
+	views, errs := batchscripts.Read(ctx, f.c.Redis(), f.c.Keys(queue), ids)
 	var unread error
 	for i, v := range views {
 		switch {
-		case errors.Is(errs[i], luascripts.ErrNoBatch):
+		case errors.Is(errs[i], batchscripts.ErrNotFound):
 			continue
-		case errors.Is(errs[i], luascripts.ErrNewerBatch):
+		case errors.Is(errs[i], batchscripts.ErrNewer):
 			f.logNewerOnce(queue, ids[i])
 			continue
 		case errs[i] != nil:
@@ -248,7 +248,7 @@ func (f *Feeder) takeFree(ctx context.Context, queue string, ids []string, feedi
 
 // fed says that a feeder has the lease of a batch, as batchclaim.lua has it: one that ends
 // far ahead was given before Redis' clock went back.
-func fed(v luascripts.BatchView) bool {
+func fed(v batchscripts.View) bool {
 	return v.Until.After(v.Now) && !v.Until.After(v.Now.Add(2*feedLease))
 }
 

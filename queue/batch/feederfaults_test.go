@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 )
@@ -57,7 +57,7 @@ func TestMarkThatIsTooLong(t *testing.T) {
 			_ = yield(Element{Mark: "a"}, nil) && yield(Element{Mark: strings.Repeat("x", markMax+1)}, nil)
 		}
 	}
-	in := newInput(source, luascripts.Batch{}, func(error, int) {})
+	in := newInput(source, batchscripts.Batch{}, func(error, int) {})
 	in.open(t.Context(), Spec{}, time.Now())
 	defer in.close()
 	next := func() *item {
@@ -114,7 +114,7 @@ func TestPaceThatChangesWhileItIsFed(t *testing.T) {
 	if err := b.SetPace(t.Context(), "default", "winter", Pace{10, time.Second}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := luascripts.Feed(t.Context(), rdb, g.keys, luascripts.FeedArgs{Batch: "winter", Owner: g.owner, Call: newOwner(), PaceAt: late})
+	_, err := batchscripts.Feed(t.Context(), rdb, g.keys, batchscripts.FeedArgs{Batch: "winter", Owner: g.owner, Call: newOwner(), PaceAt: late})
 	g.calls++
 	if err := errors.Join(err, g.claim(t.Context())); err != nil {
 		t.Fatal(err)

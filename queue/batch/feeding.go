@@ -9,7 +9,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -40,11 +42,11 @@ type feeding struct {
 	log   *zap.Logger
 	queue string
 	id    string
-	keys  luascripts.QueueKeys
+	keys  queuescripts.QueueKeys
 	owner uint64
 
 	// As the last answers had it.
-	batch      luascripts.Batch
+	batch      batchscripts.Batch
 	spec       Spec
 	policy     policy
 	unfinished int
@@ -90,9 +92,9 @@ func (g *feeding) begin(ctx context.Context) error {
 	g.ended = g.batch.End
 	g.resumed = g.batch.Rebooked
 	g.backpressure.before = g.unfinished
-	return luascripts.EachElement(g.input.cursor.next, 500, func(from int64, most int) ([]luascripts.BatchElement, error) {
-		return luascripts.AheadElements(ctx, g.f.c.Redis(), g.keys, g.id, from, most)
-	}, func(settled []luascripts.BatchElement) error {
+	return batchscripts.EachElement(g.input.cursor.next, 500, func(from int64, most int) ([]batchscripts.Element, error) {
+		return batchscripts.AheadElements(ctx, g.f.c.Redis(), g.keys, g.id, from, most)
+	}, func(settled []batchscripts.Element) error {
 		for _, e := range settled {
 			g.input.settled[e.ID] = true
 		}
@@ -103,11 +105,11 @@ func (g *feeding) begin(ctx context.Context) error {
 // claim takes or renews the lease.
 func (g *feeding) claim(ctx context.Context) error {
 	began := g.f.now()
-	r, err := luascripts.BatchClaim(ctx, g.f.c.Redis(), g.keys, luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner, Lease: feedLease, Rebooked: g.resumed})
+	r, err := batchscripts.Claim(ctx, g.f.c.Redis(), g.keys, batchscripts.ClaimArgs{ID: g.id, Owner: g.owner, Lease: feedLease, Rebooked: g.resumed})
 	switch {
 	case err != nil:
 		return err
-	case r.Status != luascripts.ClaimOurs:
+	case r.Status != batchscripts.ClaimOurs:
 		return errLost
 	case !g.batch.Started.IsZero() && !r.Started.Equal(g.batch.Started):
 		return errLost // it was cancelled, and started again: none of what we know is about that one
@@ -144,12 +146,12 @@ func (g *feeding) renew(ctx context.Context) error {
 // bookMany books, and keeps the lease meanwhile: one after another, as on a Redis Cluster where
 // the keys of a policy are in several slots, bookings may take longer than the lease lasts.
 func (g *feeding) bookMany(ctx context.Context, requests []throttle.BookRequest) []throttle.Booking {
-	lease := luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner, Lease: feedLease, Renew: true, Rebooked: g.resumed}
+	lease := batchscripts.ClaimArgs{ID: g.id, Owner: g.owner, Lease: feedLease, Renew: true, Rebooked: g.resumed}
 	kept, stop := context.WithCancel(ctx)
 	var keeper sync.WaitGroup
 	keeper.Go(func() {
 		for pause(kept, feedRenew) == nil {
-			_, _ = luascripts.BatchClaim(kept, g.f.c.Redis(), g.keys, lease) // the call that feeds is told whose the batch is
+			_, _ = batchscripts.Claim(kept, g.f.c.Redis(), g.keys, lease) // the call that feeds is told whose the batch is
 		}
 	})
 	defer keeper.Wait()
@@ -169,7 +171,7 @@ func (g *feeding) run(ctx context.Context) (left <-chan struct{}) {
 	maintainer.Wait()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), feedRelease)
 	defer cancel()
-	_, _ = luascripts.BatchClaim(ctx, g.f.c.Redis(), g.keys, luascripts.BatchClaimArgs{ID: g.id, Owner: g.owner}) // or its lease runs out
+	_, _ = batchscripts.Claim(ctx, g.f.c.Redis(), g.keys, batchscripts.ClaimArgs{ID: g.id, Owner: g.owner}) // or its lease runs out
 	if left = g.input.close(); left != nil {
 		g.log.Warn("the source of a batch does not heed the end of its context: it is left alone")
 	}
@@ -213,12 +215,12 @@ func (g *feeding) loop(ctx context.Context) {
 
 // why is why a batch is not ours any more, for a log line, and whether Redis has lost some of it.
 func (g *feeding) why(ctx context.Context) (text string, forgotten bool) {
-	switch v, errs := luascripts.ReadBatches(ctx, g.f.c.Redis(), g.keys, []string{g.id}); {
-	case errors.Is(errs[0], luascripts.ErrNoBatch):
+	switch v, errs := batchscripts.Read(ctx, g.f.c.Redis(), g.keys, []string{g.id}); {
+	case errors.Is(errs[0], batchscripts.ErrNotFound):
 		return "the batch is gone", false
 	case errs[0] != nil:
 		return "the batch is another's, or gone", false
-	case v[0].State == luascripts.BatchEnded:
+	case v[0].State == batchscripts.Ended:
 		return "the batch has ended", false
 	case v[0].Calls < g.calls:
 		return "Redis does not know what was fed last, as after a failover: the source is read again from where Redis stands, and tasks may run twice", true
@@ -228,7 +230,7 @@ func (g *feeding) why(ctx context.Context) (text string, forgotten bool) {
 
 // canAccept says that an element that comes now could go at once.
 func (g *feeding) canAccept() bool {
-	return g.failures == 0 && g.batch.State == luascripts.BatchRunning && g.unsure == nil && g.input.item == nil && g.mayRead() &&
+	return g.failures == 0 && g.batch.State == batchscripts.Running && g.unsure == nil && g.input.item == nil && g.mayRead() &&
 		g.room() > 0 && g.pace.allows(1) > 0 && !g.f.now().Before(g.rest.until)
 }
 
@@ -249,7 +251,7 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 	if g.unsure != nil {
 		return 0, g.send(ctx, g.unsure)
 	}
-	running := g.batch.State == luascripts.BatchRunning
+	running := g.batch.State == batchscripts.Running
 	if running && !g.batch.Resumed.Equal(g.resumed) {
 		return g.resume(ctx)
 	}
@@ -269,7 +271,7 @@ func (g *feeding) pass(ctx context.Context) (time.Duration, error) {
 		g.keyQueues.dropAll(now)
 	}
 	g.adapt()
-	n := min(g.room(), luascripts.BatchMax)
+	n := min(g.room(), batchscripts.ElementsMax)
 	g.polled = n <= 0
 	if g.polled {
 		return g.poll, nil
@@ -319,9 +321,9 @@ func (g *feeding) adapt() {
 	}
 	all := g.batch.Ceiling()
 	switch room := g.room(); {
-	case room >= min(luascripts.BatchMax, (all+1)/2):
+	case room >= min(batchscripts.ElementsMax, (all+1)/2):
 		g.poll = max(g.poll/2, feedPollMin)
-	case room < min(luascripts.BatchMax/4, (all+7)/8):
+	case room < min(batchscripts.ElementsMax/4, (all+7)/8):
 		g.poll = min(g.poll*2, feedPollMax)
 	}
 }
@@ -350,7 +352,7 @@ func (g *feeding) maintain(ctx context.Context) {
 	var looks recalls
 	var swept time.Time
 	for pause(ctx, maintainEvery) == nil {
-		views, errs := luascripts.ReadBatches(ctx, g.f.c.Redis(), g.keys, []string{g.id})
+		views, errs := batchscripts.Read(ctx, g.f.c.Redis(), g.keys, []string{g.id})
 		if errs[0] != nil {
 			continue // the feeding itself says so, and ends when the batch is gone
 		}
@@ -358,9 +360,9 @@ func (g *feeding) maintain(ctx context.Context) {
 		var err error
 		now := g.f.now()
 		switch {
-		case v.State == luascripts.BatchCancelled:
+		case v.State == batchscripts.Cancelled:
 			_, err = g.f.c.drain(ctx, g.queue, v.Type, g.id)
-		case v.State == luascripts.BatchRunning && looks.due(v.Resumed, v.Now):
+		case v.State == batchscripts.Running && looks.due(v.Resumed, v.Now):
 			if err = g.f.c.recall(ctx, g.queue, g.id); err == nil {
 				looks.looked(v.Now)
 			}
@@ -377,7 +379,7 @@ func (g *feeding) maintain(ctx context.Context) {
 // roomForPools is how many may be booked for pools that may be behind with what is due.
 func (g *feeding) roomForPools(now time.Time) int {
 	if !g.policy.limited {
-		return luascripts.BatchMax
+		return batchscripts.ElementsMax
 	}
 	return g.backpressure.room(g.unfinished, g.batch.Ceiling(), now)
 }
@@ -399,7 +401,7 @@ func (g *feeding) dropEnded(ctx context.Context, now time.Time) error {
 	}
 	i, _ := slices.BinarySearch(unknown, g.looked)
 	from := unknown[i%len(unknown)]
-	unfinished, err := luascripts.UnfinishedElements(ctx, g.f.c.Redis(), g.keys, g.id, from, overLook)
+	unfinished, err := batchscripts.UnfinishedElements(ctx, g.f.c.Redis(), g.keys, g.id, from, overLook)
 	if err != nil {
 		return err
 	}
@@ -424,13 +426,13 @@ func (g *feeding) rebook(ctx context.Context) error {
 		return c.recall(ctx, g.queue, g.id)
 	}
 	left := make(map[int64]bool) // positions of those that gave their places up
-	for _, change := range []func([]luascripts.BatchElement) error{
-		func(unfinished []luascripts.BatchElement) error {
+	for _, change := range []func([]batchscripts.Element) error{
+		func(unfinished []batchscripts.Element) error {
 			return c.unbook(ctx, g.queue, g.spec.Type, g.id, unfinished, left)
 		},
-		func(unfinished []luascripts.BatchElement) error { return g.bookAgain(ctx, unfinished, left) },
+		func(unfinished []batchscripts.Element) error { return g.bookAgain(ctx, unfinished, left) },
 	} {
-		err := c.eachUnfinished(ctx, g.queue, g.id, func(unfinished []luascripts.BatchElement) error {
+		err := c.eachUnfinished(ctx, g.queue, g.id, func(unfinished []batchscripts.Element) error {
 			if err := g.renew(ctx); err != nil {
 				return err
 			}
@@ -440,20 +442,20 @@ func (g *feeding) rebook(ctx context.Context) error {
 			return err
 		}
 	}
-	return luascripts.Notify(ctx, c.Redis(), g.keys, 0)
+	return queuescripts.Notify(ctx, c.Redis(), g.keys, 0)
 }
 
 // bookAgain books what waits, and has it woken at its new instants. A task that gave its
 // place up and has since been fetched is booked, too: its pool may not have asked yet, and
 // would join the line behind all others. Was it quicker, the place is for nobody, and is
 // parked when its instant has come.
-func (g *feeding) bookAgain(ctx context.Context, unfinished []luascripts.BatchElement, left map[int64]bool) error {
+func (g *feeding) bookAgain(ctx context.Context, unfinished []batchscripts.Element, left map[int64]bool) error {
 	var requests []throttle.BookRequest
 	var ids []string
 	tasks := g.f.c.payloads(ctx, g.queue, g.spec.Type, g.id, unfinished, left)
 	g.f.c.leaveOut(ctx, g.queue, g.id, unfinished, tasks)
 	for i, task := range tasks {
-		id := luascripts.BatchTaskID(g.id, unfinished[i].ID)
+		id := batchscripts.TaskID(g.id, unfinished[i].ID)
 		if task == nil {
 			continue // it runs, or has ended
 		}
@@ -464,18 +466,18 @@ func (g *feeding) bookAgain(ctx context.Context, unfinished []luascripts.BatchEl
 		requests = append(requests, throttle.BookRequest{Policy: g.policy.Limits, Request: request})
 		ids = append(ids, id)
 	}
-	var moves []luascripts.Retiming
+	var moves []queuescripts.Retiming
 	for i, b := range g.bookMany(ctx, requests) {
 		at, in := b.At, b.Wait()
 		if b.Err != nil {
 			in = time.Duration(i) * time.Microsecond
 			at = g.clock.now().Add(in) // it hears it from a pool
 		}
-		moves = append(moves, luascripts.Retiming{ID: ids[i], At: at, In: in, Reason: byBatch})
+		moves = append(moves, queuescripts.Retiming{ID: ids[i], At: at, In: in, Reason: byBatch})
 	}
 	if len(moves) == 0 {
 		return nil
 	}
-	_, err := luascripts.Retime(ctx, g.f.c.Redis(), g.keys, moves)
+	_, err := queuescripts.Retime(ctx, g.f.c.Redis(), g.keys, moves)
 	return err
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -106,9 +106,9 @@ func TestFeederKnowsWhatWasFed(t *testing.T) {
 			t.Errorf("with %d calls, unsure %v: %v, want %v", tt.calls, tt.unsure, err, tt.want)
 		}
 		if tt.calls < 5 {
-			r, err := luascripts.Feed(t.Context(), rdb, g.keys, luascripts.FeedArgs{Batch: "winter", Owner: g.owner, Call: newOwner(), Calls: 5})
-			if err != nil || r.Status != luascripts.NotOwner {
-				t.Errorf("feed.lua answers %+v, %v, want %d", r, err, luascripts.NotOwner)
+			r, err := batchscripts.Feed(t.Context(), rdb, g.keys, batchscripts.FeedArgs{Batch: "winter", Owner: g.owner, Call: newOwner(), Calls: 5})
+			if err != nil || r.Status != batchscripts.NotOwner {
+				t.Errorf("feed.lua answers %+v, %v, want %d", r, err, batchscripts.NotOwner)
 			}
 		}
 		rdb.HSet(t.Context(), record, "calls", 5)
@@ -129,9 +129,9 @@ func TestCopyOfAFeedCallLongAfter(t *testing.T) {
 	if err := g.begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	call := luascripts.FeedArgs{Batch: "winter", Owner: g.owner, Call: newOwner()}
+	call := batchscripts.FeedArgs{Batch: "winter", Owner: g.owner, Call: newOwner()}
 	for range 2 {
-		if r, err := luascripts.Feed(t.Context(), rdb, g.keys, call); err != nil || r.Status != luascripts.Fed {
+		if r, err := batchscripts.Feed(t.Context(), rdb, g.keys, call); err != nil || r.Status != batchscripts.Fed {
 			t.Fatalf("feed.lua answers %+v, %v", r, err)
 		}
 		answers, err := rdb.Keys(t.Context(), "hw:{default}:sent:*").Result()

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
 )
@@ -553,7 +553,7 @@ func (qs *keyQueues) retriesAnswered(now time.Time) {
 		}
 	}
 	for by, n := range gained {
-		by.most = min(max(2*n, againMost), luascripts.BatchMax)
+		by.most = min(max(2*n, againMost), batchscripts.ElementsMax)
 		if n == 0 {
 			by.wait = min(2*by.wait, qs.longest)
 			by.rest(now)

@@ -8,7 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -103,21 +104,21 @@ func TestCancelBesideAFeeder(t *testing.T) {
 	srv := redistest.Start(t)
 	rdb := srv.Client(t)
 	other := newClient(t, rdb)
-	const n = luascripts.BatchMax + 50
+	const n = batchscripts.ElementsMax + 50
 	for at := 1; at <= 8; at++ {
 		if _, err := NewControl(other).Start(t.Context(), winter()); err != nil {
 			t.Fatal(err)
 		}
 		owner := uint64(at)
-		if _, err := luascripts.BatchClaim(t.Context(), rdb, clientOf(other).Keys("default"), luascripts.BatchClaimArgs{ID: "winter", Owner: owner, Lease: feedLease}); err != nil {
+		if _, err := batchscripts.Claim(t.Context(), rdb, clientOf(other).Keys("default"), batchscripts.ClaimArgs{ID: "winter", Owner: owner, Lease: feedLease}); err != nil {
 			t.Fatal(err)
 		}
 		for from := int64(0); from < n; from += 50 {
-			a := luascripts.FeedArgs{Batch: "winter", Owner: owner, Call: uint64(at)*1000 + uint64(from), Cursor: from + 50}
+			a := batchscripts.FeedArgs{Batch: "winter", Owner: owner, Call: uint64(at)*1000 + uint64(from), Cursor: from + 50}
 			for i := from; i < from+50; i++ {
-				a.Tasks = append(a.Tasks, luascripts.FeedTask{Position: i, Element: fmt.Sprint(i), EnqueueTask: luascripts.EnqueueTask{Token: uint64(i + 1), Message: []byte("m"), Since: 1}})
+				a.Tasks = append(a.Tasks, batchscripts.FeedTask{Position: i, Element: fmt.Sprint(i), EnqueueTask: queuescripts.EnqueueTask{Token: uint64(i + 1), Message: []byte("m"), Since: 1}})
 			}
-			if r, err := luascripts.Feed(t.Context(), rdb, clientOf(other).Keys("default"), a); err != nil || r.Status != luascripts.Fed {
+			if r, err := batchscripts.Feed(t.Context(), rdb, clientOf(other).Keys("default"), a); err != nil || r.Status != batchscripts.Fed {
 				t.Fatalf("Feed = %+v, %v", r, err)
 			}
 		}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
 )
 
 const (
@@ -111,7 +111,7 @@ type input struct {
 
 // newInput is the source of a batch from where that stands. failed is told of each error
 // of the source, and how many came before it in a row.
-func newInput(s Source, b luascripts.Batch, failed func(err error, before int)) input {
+func newInput(s Source, b batchscripts.Batch, failed func(err error, before int)) input {
 	return input{source: s, cursor: cursor{next: b.Cursor, mark: b.Mark}, over: b.End, settled: make(map[string]bool), failed: failed}
 }
 

@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -166,7 +167,7 @@ func TestRebookedInOrderAlthoughAPoolFetchesOne(t *testing.T) {
 		}
 		return g.unfinished == 3
 	})
-	unfinished, err := luascripts.UnfinishedElements(t.Context(), rdb, g.keys, "winter", 0, 3)
+	unfinished, err := batchscripts.UnfinishedElements(t.Context(), rdb, g.keys, "winter", 0, 3)
 	if err != nil || len(unfinished) != 3 {
 		t.Fatalf("unfinished: %v, %v", unfinished, err)
 	}
@@ -174,7 +175,7 @@ func TestRebookedInOrderAlthoughAPoolFetchesOne(t *testing.T) {
 	if err := g.f.c.unbook(t.Context(), "default", "sms", "winter", unfinished, left); err != nil {
 		t.Fatal(err)
 	}
-	first := luascripts.BatchTaskID("winter", unfinished[0].ID)
+	first := batchscripts.TaskID("winter", unfinished[0].ID)
 	_, err = rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error { // as asynq's fetching does
 		p.ZRem(t.Context(), "asynq:{default}:scheduled", first)
 		p.LRem(t.Context(), "asynq:{default}:pending", 0, first)
@@ -189,7 +190,7 @@ func TestRebookedInOrderAlthoughAPoolFetchesOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, e := range unfinished[1:] {
-		r, err := luascripts.GetTask(t.Context(), rdb, g.keys, luascripts.BatchTaskID("winter", e.ID))
+		r, err := queuescripts.GetTask(t.Context(), rdb, g.keys, batchscripts.TaskID("winter", e.ID))
 		want := time.Duration(i+1) * time.Hour
 		if wait := r.At.Sub(r.Now); err != nil || wait < want-time.Minute || wait > want {
 			t.Errorf("element %s comes after %v, %v, want %v: the first has the place before it", e.ID, wait, err, want)

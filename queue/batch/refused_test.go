@@ -11,7 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headwayq/headway/event"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -32,7 +32,7 @@ func TestRefusedFor(t *testing.T) {
 		"of two versions":     {map[string]int64{"too late": 1}, 4, map[event.Reason]int64{event.TooLate: 1, ReasonUnknown: 3}},
 		"of a newer version":  {map[string]int64{"exceeds limit": 1, "<b>": 2}, 3, map[event.Reason]int64{event.ExceedsLimit: 1, ReasonUnknown: 2}},
 	} {
-		if got := refusedFor(luascripts.Batch{Refused: c.all, RefusedFor: c.record}); !maps.Equal(got, c.want) {
+		if got := refusedFor(batchscripts.Batch{Refused: c.all, RefusedFor: c.record}); !maps.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

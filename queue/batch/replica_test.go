@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -59,14 +60,14 @@ func TestBatchOfAClientThatReadsFromReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := clientOf(c).Keys("default")
-	if _, err := luascripts.BatchClaim(t.Context(), rdb, k, luascripts.BatchClaimArgs{ID: "winter", Owner: 1, Lease: 2 * feedLease}); err != nil {
+	if _, err := batchscripts.Claim(t.Context(), rdb, k, batchscripts.ClaimArgs{ID: "winter", Owner: 1, Lease: 2 * feedLease}); err != nil {
 		t.Fatal(err)
 	}
-	a := luascripts.FeedArgs{Batch: "winter", Owner: 1, Call: 1, Cursor: 3}
+	a := batchscripts.FeedArgs{Batch: "winter", Owner: 1, Call: 1, Cursor: 3}
 	for i := range int64(3) {
-		a.Tasks = append(a.Tasks, luascripts.FeedTask{Position: i, Element: fmt.Sprint(i), EnqueueTask: luascripts.EnqueueTask{Token: uint64(i + 1), Message: []byte("m"), Since: 1}})
+		a.Tasks = append(a.Tasks, batchscripts.FeedTask{Position: i, Element: fmt.Sprint(i), EnqueueTask: queuescripts.EnqueueTask{Token: uint64(i + 1), Message: []byte("m"), Since: 1}})
 	}
-	if _, err := luascripts.Feed(t.Context(), rdb, k, a); err != nil {
+	if _, err := batchscripts.Feed(t.Context(), rdb, k, a); err != nil {
 		t.Fatal(err)
 	}
 	if err := clientOf(c).sweep(t.Context(), "default", "winter"); err != nil {

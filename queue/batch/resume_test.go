@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -44,7 +45,7 @@ func TestResumeBringsBackWhatThePauseDeferred(t *testing.T) {
 				return g.unfinished == 4
 			})
 			g.input.close()
-			unfinished, err := luascripts.UnfinishedElements(t.Context(), rdb, g.keys, "winter", 0, 4)
+			unfinished, err := batchscripts.UnfinishedElements(t.Context(), rdb, g.keys, "winter", 0, 4)
 			if err != nil || len(unfinished) != 4 {
 				t.Fatalf("unfinished: %v, %v", unfinished, err)
 			}
@@ -53,7 +54,7 @@ func TestResumeBringsBackWhatThePauseDeferred(t *testing.T) {
 			}
 			var ids []string
 			for i, e := range unfinished {
-				id := luascripts.BatchTaskID("winter", e.ID)
+				id := batchscripts.TaskID("winter", e.ID)
 				ids = append(ids, id)
 				_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error { // as asynq's fetching does
 					p.LRem(t.Context(), "asynq:{default}:pending", 0, id)
@@ -67,18 +68,18 @@ func TestResumeBringsBackWhatThePauseDeferred(t *testing.T) {
 				if i%2 == 0 {
 					continue // it runs
 				}
-				a := luascripts.DeferArgs{ID: id, Token: newOwner(), Wait: time.Hour, Reason: luascripts.WaitReason{Cause: luascripts.CausePaused}}
-				if err := luascripts.Defer(t.Context(), rdb, g.keys, a).Err(); err != nil {
+				a := queuescripts.DeferArgs{ID: id, Token: newOwner(), Wait: time.Hour, Reason: queuescripts.WaitReason{Cause: queuescripts.CausePaused}}
+				if err := queuescripts.Defer(t.Context(), rdb, g.keys, a).Err(); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if _, err := luascripts.BatchClaim(t.Context(), rdb, g.keys, luascripts.BatchClaimArgs{ID: "winter", Owner: g.owner, Lease: lease}); err != nil {
+			if _, err := batchscripts.Claim(t.Context(), rdb, g.keys, batchscripts.ClaimArgs{ID: "winter", Owner: g.owner, Lease: lease}); err != nil {
 				t.Fatal(err)
 			}
 			if err := b.Resume(t.Context(), "default", "winter"); err != nil {
 				t.Fatal(err)
 			}
-			due, err := luascripts.Due(t.Context(), rdb, g.keys, luascripts.DueArgs{Room: 10})
+			due, err := queuescripts.Due(t.Context(), rdb, g.keys, queuescripts.DueArgs{Room: 10})
 			var got []string
 			for _, d := range due.Tasks {
 				got = append(got, d.ID)
@@ -140,7 +141,7 @@ func TestLeaseIsKeptWhileBookingsTakeLong(t *testing.T) {
 	watched := make(chan error, 1)
 	go func() {
 		for pause(ctx, 50*time.Millisecond) == nil {
-			views, errs := luascripts.ReadBatches(t.Context(), rdb, g.keys, []string{"winter"})
+			views, errs := batchscripts.Read(t.Context(), rdb, g.keys, []string{"winter"})
 			if errs[0] != nil || !fed(views[0]) {
 				watched <- errors.Join(errs[0], errors.New("nobody has the batch"))
 				return

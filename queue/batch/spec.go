@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/event"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/queue/internal/check"
 )
 
@@ -175,7 +175,7 @@ func (s Spec) differs(other Spec) []string {
 // it is of one: for handlers, and for whoever reads logs. Ids that begin with "batch:"
 // are for those alone: another task of such an id is paused and dropped with that batch.
 func ParseTaskID(id string) (batch, element string, ok bool) {
-	return luascripts.ParseBatchTaskID(id)
+	return batchscripts.ParseTaskID(id)
 }
 
 // Progress is how far a batch is.
@@ -206,14 +206,14 @@ type Progress struct {
 
 // Reasons for which elements are refused, beside those of package event.
 const (
-	IDTaken       event.Reason = luascripts.ReasonIDTaken   // the batch has an element of this id, or there is a task of it
-	Duplicate     event.Reason = luascripts.ReasonDuplicate // a unique task that is as this one holds the lock
-	ReasonUnknown event.Reason = "not known"                // another version of this library refused it
+	IDTaken       event.Reason = batchscripts.ReasonIDTaken   // the batch has an element of this id, or there is a task of it
+	Duplicate     event.Reason = batchscripts.ReasonDuplicate // a unique task that is as this one holds the lock
+	ReasonUnknown event.Reason = "not known"                  // another version of this library refused it
 )
 
 // refusedFor are the refused elements of a record by reason. What is not counted there was
 // refused by a version that did not know the reasons, or knew more of them.
-func refusedFor(b luascripts.Batch) map[event.Reason]int64 {
+func refusedFor(b batchscripts.Batch) map[event.Reason]int64 {
 	counts, left := make(map[event.Reason]int64), b.Refused
 	for _, reason := range []event.Reason{event.Invalid, event.TooLate, event.ExceedsLimit, IDTaken, Duplicate} {
 		if n := min(b.RefusedFor[string(reason)], left); n > 0 {
@@ -228,7 +228,7 @@ func refusedFor(b luascripts.Batch) map[event.Reason]int64 {
 }
 
 // progressOf reads a record.
-func progressOf(queue string, v luascripts.BatchView) Progress {
+func progressOf(queue string, v batchscripts.View) Progress {
 	p := Progress{
 		Spec: specOf(queue, v.Batch), State: State(v.State),
 		Read: v.Enqueued + v.Refused, Enqueued: v.Enqueued, Open: int64(v.Unfinished), Done: v.Done, Failed: v.Failed, Refused: v.Refused, Dropped: v.Dropped,
@@ -252,7 +252,7 @@ func progressOf(queue string, v luascripts.BatchView) Progress {
 	return p
 }
 
-func specOf(queue string, b luascripts.Batch) Spec {
+func specOf(queue string, b batchscripts.Batch) Spec {
 	return Spec{
 		ID: b.ID, Name: b.Name, Queue: queue, Type: b.Type, Source: b.Source, Args: b.Args, Total: b.Total,
 		Window: b.Window, Weight: b.Weight, Pace: Pace{N: b.PaceN, Per: b.PacePer},

@@ -9,7 +9,9 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/throttle"
@@ -55,71 +57,71 @@ func clientOf(c *queue.Client) client {
 }
 
 // eachUnfinished goes through the unfinished elements of a batch in portions, in order.
-func (c client) eachUnfinished(ctx context.Context, queue, id string, f func([]luascripts.BatchElement) error) error {
-	return luascripts.EachElement(0, luascripts.BatchMax, func(from int64, most int) ([]luascripts.BatchElement, error) {
-		return luascripts.UnfinishedElements(ctx, c.Redis(), c.Keys(queue), id, from, most)
+func (c client) eachUnfinished(ctx context.Context, queue, id string, f func([]batchscripts.Element) error) error {
+	return batchscripts.EachElement(0, batchscripts.ElementsMax, func(from int64, most int) ([]batchscripts.Element, error) {
+		return batchscripts.UnfinishedElements(ctx, c.Redis(), c.Keys(queue), id, from, most)
 	}, f)
 }
 
 // byBatch is why such a task has its new instant.
-var byBatch = luascripts.WaitReason{Cause: luascripts.CauseBatch, Rule: luascripts.SameRule}
+var byBatch = queuescripts.WaitReason{Cause: queuescripts.CauseBatch, Rule: queuescripts.SameRule}
 
 // recall brings back, in order, what pools deferred because the batch was paused. It marks no task
 // that runs: a hundred marks that are due would keep the pools from what is due behind them.
 func (c client) recall(ctx context.Context, queue, id string) error {
 	n := 0
 	var began time.Time
-	err := c.eachUnfinished(ctx, queue, id, func(unfinished []luascripts.BatchElement) error {
+	err := c.eachUnfinished(ctx, queue, id, func(unfinished []batchscripts.Element) error {
 		ids := make([]string, len(unfinished))
 		for i, e := range unfinished {
-			ids[i] = luascripts.BatchTaskID(id, e.ID)
+			ids[i] = batchscripts.TaskID(id, e.ID)
 		}
-		var found []luascripts.GetTaskReply
+		var found []queuescripts.GetTaskReply
 		err := luascripts.WhileSlotMoves(ctx, c.Redis(), func() (err error) {
-			found, err = luascripts.GetTasks(ctx, c.Redis(), c.Keys(queue), ids)
+			found, err = queuescripts.GetTasks(ctx, c.Redis(), c.Keys(queue), ids)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		var tasks []luascripts.Retiming
+		var tasks []queuescripts.Retiming
 		for i, f := range found {
-			if !f.Ours || f.Wait.Reason.Cause != luascripts.CausePaused {
+			if !f.Ours || f.Wait.Reason.Cause != queuescripts.CausePaused {
 				continue
 			}
 			if n == 0 {
 				began = f.Now
 			}
 			in := time.Duration(n) * time.Microsecond
-			tasks, n = append(tasks, luascripts.Retiming{ID: ids[i], At: began.Add(in), In: in, Reason: byBatch}), n+1
+			tasks, n = append(tasks, queuescripts.Retiming{ID: ids[i], At: began.Add(in), In: in, Reason: byBatch}), n+1
 		}
 		if len(tasks) == 0 {
 			return nil
 		}
-		_, err = luascripts.RetimeEarlier(ctx, c.Redis(), c.Keys(queue), tasks)
+		_, err = queuescripts.RetimeEarlier(ctx, c.Redis(), c.Keys(queue), tasks)
 		return err
 	})
 	if err != nil || n == 0 {
 		return err
 	}
-	return luascripts.Notify(ctx, c.Redis(), c.Keys(queue), 0)
+	return queuescripts.Notify(ctx, c.Redis(), c.Keys(queue), 0)
 }
 
 // sweep counts what has ended without a pool having said so.
 func (c client) sweep(ctx context.Context, queue, id string) error {
-	return c.eachUnfinished(ctx, queue, id, func(unfinished []luascripts.BatchElement) error {
+	return c.eachUnfinished(ctx, queue, id, func(unfinished []batchscripts.Element) error {
 		elements := make([]string, len(unfinished))
 		for i, e := range unfinished {
 			elements[i] = e.ID
 		}
-		_, _, _, err := luascripts.BatchSweep(ctx, c.Redis(), c.Keys(queue), id, elements)
+		_, _, _, err := batchscripts.Sweep(ctx, c.Redis(), c.Keys(queue), id, elements)
 		return err
 	})
 }
 
 // drained is what became of a cancelled batch in one round.
 type drained struct {
-	luascripts.DropReply
+	batchscripts.DropReply
 	counted bool // the reply is of a call
 	changed int  // elements that are not unfinished any more
 	gone    bool // the batch
@@ -131,40 +133,40 @@ type drained struct {
 // die in between, a place is parked when its instant has come.
 func (c client) drain(ctx context.Context, queue, typ, id string) (drained, error) {
 	var d drained
-	err := c.eachUnfinished(ctx, queue, id, func(unfinished []luascripts.BatchElement) error {
+	err := c.eachUnfinished(ctx, queue, id, func(unfinished []batchscripts.Element) error {
 		elements, tasks := make([]string, len(unfinished)), make([]*asynq.Task, len(unfinished))
 		for i, e := range unfinished {
 			elements[i] = e.ID
 		}
-		atOnce(len(unfinished), func(i int) { tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, elements[i]), false) })
-		r, err := luascripts.BatchDrop(ctx, c.Redis(), c.Keys(queue), id, elements)
+		atOnce(len(unfinished), func(i int) { tasks[i] = c.payloadOf(ctx, queue, typ, batchscripts.TaskID(id, elements[i]), false) })
+		r, err := batchscripts.Drop(ctx, c.Redis(), c.Keys(queue), id, elements)
 		if err != nil {
 			return err
 		}
 		if !r.Cancelled { // this very call may have dropped the last of it, and its answer was lost
 			atOnce(len(unfinished), func(i int) {
-				if c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, elements[i]), true) != nil {
+				if c.payloadOf(ctx, queue, typ, batchscripts.TaskID(id, elements[i]), true) != nil {
 					tasks[i] = nil // it is there, in a batch that was started again
 				}
 			})
 			c.Promote(ctx, c.leaveAll(ctx, queue, id, unfinished, tasks))
-			return luascripts.ErrNoBatch
+			return batchscripts.ErrNotFound
 		}
 		d.DropReply, d.counted, d.gone = r, true, r.Gone
 		for i, code := range r.Codes {
-			if code != luascripts.DropRuns {
+			if code != batchscripts.DropRuns {
 				d.changed++
 			}
 			// one that is not unfinished may have been dropped by this very call, whose answer was lost
-			if code != luascripts.Dropped && code != luascripts.DropFinished {
+			if code != batchscripts.Dropped && code != batchscripts.DropFinished {
 				tasks[i] = nil
 			}
 		}
 		promoted := make([][]throttle.Promotion, len(unfinished))
 		atOnce(len(unfinished), func(i int) {
-			job := luascripts.JobID(queue, luascripts.BatchTaskID(id, elements[i]))
-			record, _ := luascripts.ParseWaitRecord(r.Record[i])
-			if booking, ok := c.Booking(record.Booking, job); ok && r.Codes[i] == luascripts.Dropped && c.Bookable() == nil {
+			job := luascripts.JobID(queue, batchscripts.TaskID(id, elements[i]))
+			record, _ := queuescripts.ParseWaitRecord(r.Record[i])
+			if booking, ok := c.Booking(record.Booking, job); ok && r.Codes[i] == batchscripts.Dropped && c.Bookable() == nil {
 				promoted[i], _ = throttle.ForWorkers.CancelBooking(ctx, booking) // or the place is parked when its instant has come
 				return
 			}
@@ -173,7 +175,7 @@ func (c client) drain(ctx context.Context, queue, typ, id string) (drained, erro
 		c.Promote(ctx, slices.Concat(promoted...))
 		return nil
 	})
-	if err == luascripts.ErrNoBatch { //nolint:errorlint // it is our own, from above
+	if err == batchscripts.ErrNotFound { //nolint:errorlint // it is our own, from above
 		d.gone, err = true, nil
 	}
 	return d, err
@@ -193,10 +195,10 @@ func (c client) payloadOf(ctx context.Context, queue, typ, id string, active boo
 }
 
 // leaveAll gives back the places of tasks of some elements; nil is of none.
-func (c client) leaveAll(ctx context.Context, queue, id string, of []luascripts.BatchElement, tasks []*asynq.Task) []throttle.Promotion {
+func (c client) leaveAll(ctx context.Context, queue, id string, of []batchscripts.Element, tasks []*asynq.Task) []throttle.Promotion {
 	promoted := make([][]throttle.Promotion, len(tasks))
 	atOnce(len(tasks), func(i int) {
-		promoted[i] = c.leave(ctx, tasks[i], luascripts.JobID(queue, luascripts.BatchTaskID(id, of[i].ID)))
+		promoted[i] = c.leave(ctx, tasks[i], luascripts.JobID(queue, batchscripts.TaskID(id, of[i].ID)))
 	})
 	return slices.Concat(promoted...)
 }
@@ -237,7 +239,7 @@ func (c client) leave(ctx context.Context, task *asynq.Task, job string) []throt
 }
 
 // unbook gives up the places of what waits, and notes in left whose places they were.
-func (c client) unbook(ctx context.Context, queue, typ, id string, unfinished []luascripts.BatchElement, left map[int64]bool) error {
+func (c client) unbook(ctx context.Context, queue, typ, id string, unfinished []batchscripts.Element, left map[int64]bool) error {
 	tasks := c.payloads(ctx, queue, typ, id, unfinished, nil)
 	for i, task := range tasks {
 		if task != nil {
@@ -250,22 +252,22 @@ func (c client) unbook(ctx context.Context, queue, typ, id string, unfinished []
 
 // payloads are the tasks of some elements that wait, and of those at the positions in
 // active also when a pool has them; nil for the others.
-func (c client) payloads(ctx context.Context, queue, typ, id string, unfinished []luascripts.BatchElement, active map[int64]bool) []*asynq.Task {
+func (c client) payloads(ctx context.Context, queue, typ, id string, unfinished []batchscripts.Element, active map[int64]bool) []*asynq.Task {
 	tasks := make([]*asynq.Task, len(unfinished))
 	atOnce(len(unfinished), func(i int) {
-		tasks[i] = c.payloadOf(ctx, queue, typ, luascripts.BatchTaskID(id, unfinished[i].ID), active[unfinished[i].Position])
+		tasks[i] = c.payloadOf(ctx, queue, typ, batchscripts.TaskID(id, unfinished[i].ID), active[unfinished[i].Position])
 	})
 	return tasks
 }
 
 // leaveOut makes nil those that failed, and wait for asynq to try again: they would not
 // come when they are told, and hold up those behind them.
-func (c client) leaveOut(ctx context.Context, queue, id string, unfinished []luascripts.BatchElement, tasks []*asynq.Task) {
+func (c client) leaveOut(ctx context.Context, queue, id string, unfinished []batchscripts.Element, tasks []*asynq.Task) {
 	atOnce(len(unfinished), func(i int) {
 		if tasks[i] == nil {
 			return
 		}
-		f, err := luascripts.GetTask(ctx, c.Redis(), c.Keys(queue), luascripts.BatchTaskID(id, unfinished[i].ID))
+		f, err := queuescripts.GetTask(ctx, c.Redis(), c.Keys(queue), batchscripts.TaskID(id, unfinished[i].ID))
 		if err == nil && f.State == "retry" && !f.Ours {
 			tasks[i] = nil
 		}

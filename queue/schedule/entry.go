@@ -10,7 +10,8 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
+	"github.com/headwayq/headway/internal/schedulescripts"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/queue/internal/backend"
 	"github.com/headwayq/headway/queue/internal/check"
@@ -132,7 +133,7 @@ type scheduled struct {
 	Entry
 	cron Cron
 	spec string // names cron in Redis
-	keys luascripts.QueueKeys
+	keys queuescripts.QueueKeys
 }
 
 func (e *scheduled) taskID(tick time.Time) string { return tickID(e.Name, tick) }
@@ -164,7 +165,7 @@ func (e Entry) ready(c backend.Client) (*scheduled, []*EntryError) {
 	bad("LateMax", check.Range(e.LateMax, lateMin, lateMax))
 	bad("MissedWithin", check.Range(e.MissedWithin, e.LateMax, MissedWithinMax))
 	bad("MissedMax", check.Range(e.MissedMax, 1, MissedMaxMax))
-	return &scheduled{e, cron, luascripts.TickSpec(cron.String()), c.Keys(e.Queue)}, faults
+	return &scheduled{e, cron, schedulescripts.TickSpec(cron.String()), c.Keys(e.Queue)}, faults
 }
 
 // joinEntries makes entries ready, in the order of their names, or returns what is

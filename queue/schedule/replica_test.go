@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/schedulescripts"
 )
 
 // life is when a replica was there.
@@ -61,7 +61,7 @@ func (r *replica) call(args []any, do func() *redis.Cmd) *redis.Cmd {
 	if at := args[2].(int64); at != 0 {
 		code := cmd.Val().([]any)[0].(int64)
 		r.world.decided(time.UnixMicro(at).UTC(), code)
-		if code != luascripts.TickPassed {
+		if code != schedulescripts.TickPassed {
 			r.tried++
 		}
 	}

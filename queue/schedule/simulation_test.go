@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/internal/schedulescripts"
 	"github.com/headwayq/headway/queue/internal/backend"
 )
 
@@ -160,7 +160,7 @@ func (w *scheduleWorld) compare(before int) {
 // kept holds what is kept of the last ticks against all that the script did.
 func (w *scheduleWorld) kept() {
 	w.Helper()
-	records, err := luascripts.ReadTicks(w.Context(), w.raw, backend.Of(newClient(w.T, w.raw)).Keys(w.entry.Queue), []string{w.entry.Name})
+	records, err := schedulescripts.ReadTicks(w.Context(), w.raw, backend.Of(newClient(w.T, w.raw)).Keys(w.entry.Queue), []string{w.entry.Name})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/internal/asynqwire"
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/schedulescripts"
 	"github.com/headwayq/headway/queue"
 )
 
@@ -36,7 +36,7 @@ type ticker struct {
 
 	// As the last answer had it.
 	asked time.Time // by our clock; zero when there was none
-	reply luascripts.TickReply
+	reply schedulescripts.TickReply
 
 	made    time.Time // the tick whose task was made last
 	message []byte    // that task, as asynq encodes it
@@ -93,7 +93,7 @@ func retryAfter(failures int) time.Duration {
 // work is one pass until something fails.
 func (t *ticker) work(ctx context.Context) (time.Duration, error) {
 	if t.asked.IsZero() || t.schedule.now().Sub(t.asked) >= tickLook {
-		if _, err := t.call(ctx, luascripts.TickArgs{}); err != nil {
+		if _, err := t.call(ctx, schedulescripts.TickArgs{}); err != nil {
 			return 0, err
 		}
 	}
@@ -114,10 +114,10 @@ func (t *ticker) work(ctx context.Context) (time.Duration, error) {
 		switch {
 		case err != nil:
 			return 0, err
-		case code == luascripts.TickPassed && t.reply.From.Before(from): // Redis lost what was decided: that is due again
+		case code == schedulescripts.TickPassed && t.reply.From.Before(from): // Redis lost what was decided: that is due again
 			return 0, nil
-		case code == luascripts.TickPassed && !t.reply.From.Equal(from): // others came before us
-		case code == luascripts.TickPassed && t.reply.Now.Before(next.at):
+		case code == schedulescripts.TickPassed && !t.reply.From.Equal(from): // others came before us
+		case code == schedulescripts.TickPassed && t.reply.Now.Before(next.at):
 			return t.until(next.at), nil
 		default:
 			due = due[1:]
@@ -142,7 +142,7 @@ func (t *ticker) until(at time.Time) time.Duration { return max(0, at.Sub(t.redi
 
 // tick has one tick decided, and returns what the script did.
 func (t *ticker) tick(ctx context.Context, due dueTick) (int64, error) {
-	args := luascripts.TickArgs{At: due.at, By: due.by, ID: t.taskID(due.at)}
+	args := schedulescripts.TickArgs{At: due.at, By: due.by, ID: t.taskID(due.at)}
 	err := t.prepare(ctx, due, args.ID)
 	switch {
 	case err == nil:
@@ -157,10 +157,10 @@ func (t *ticker) tick(ctx context.Context, due dueTick) (int64, error) {
 	if failed != nil {
 		return 0, failed
 	}
-	if code == luascripts.TickHeld && held.Equal(due.at) {
+	if code == schedulescripts.TickHeld && held.Equal(due.at) {
 		return code, nil // it was held before, and goes on to be
 	}
-	if code == luascripts.TickGivenUp {
+	if code == schedulescripts.TickGivenUp {
 		t.schedule.log.Error("a tick is given up: it has no task that could run", zap.String("entry", t.Name),
 			zap.Time("tick", due.at), zap.String("error", t.reasonOf(err)))
 	}
@@ -171,21 +171,21 @@ func (t *ticker) tick(ctx context.Context, due dueTick) (int64, error) {
 }
 
 var outcomes = map[int64]Outcome{
-	luascripts.TickEnqueued: OutcomeEnqueued,
-	luascripts.TickSkipped:  OutcomeSkipped,
-	luascripts.TickHeld:     OutcomeHeld,
-	luascripts.TickGivenUp:  OutcomeGivenUp,
+	schedulescripts.TickEnqueued: OutcomeEnqueued,
+	schedulescripts.TickSkipped:  OutcomeSkipped,
+	schedulescripts.TickHeld:     OutcomeHeld,
+	schedulescripts.TickGivenUp:  OutcomeGivenUp,
 }
 
 // call runs the script and keeps its answer.
-func (t *ticker) call(ctx context.Context, a luascripts.TickArgs) (int64, error) {
+func (t *ticker) call(ctx context.Context, a schedulescripts.TickArgs) (int64, error) {
 	before := t.schedule.now()
 	life := recordLife + t.MissedWithin
 	if next := t.cron.Next(before); !next.IsZero() {
 		life += next.Sub(before)
 	}
 	a.Spec, a.Life, a.From, a.Overlap = t.spec, life, t.reply.From, t.Overlap.script()
-	reply, err := luascripts.Tick(ctx, t.schedule.client.Redis(), t.keys, t.Name, a)
+	reply, err := schedulescripts.Tick(ctx, t.schedule.client.Redis(), t.keys, t.Name, a)
 	if err != nil {
 		return 0, fmt.Errorf("schedule: entry %q: %w", t.Name, err)
 	}
@@ -194,14 +194,14 @@ func (t *ticker) call(ctx context.Context, a luascripts.TickArgs) (int64, error)
 	return reply.Code, nil
 }
 
-func (o Overlap) script() luascripts.TickOverlap {
+func (o Overlap) script() schedulescripts.TickOverlap {
 	switch o {
 	case OverlapSkip:
-		return luascripts.TickIsSkipped
+		return schedulescripts.TickIsSkipped
 	case OverlapQueueOne:
-		return luascripts.TickIsHeld
+		return schedulescripts.TickIsHeld
 	}
-	return luascripts.TickRuns
+	return schedulescripts.TickRuns
 }
 
 // dueTick is a tick that is to be done, and the instant before which that has to be.

@@ -28,8 +28,9 @@ const (
 // its non-test files may import. "dir/*" means each directory below dir. A new
 // package needs a line here, and a place in the order.
 //
-//	cmd, examples -> metrics, tracing, dashboard -> worker, inspect -> queue/* -> queue -> throttle -> throttle/gate, internal/memory -> internal/luascripts
-//	                                          worker, queue -> internal/asynqwire -> internal/luascripts
+//	cmd, examples -> metrics, tracing, dashboard -> worker, inspect -> queue/* -> queue -> throttle -> throttle/gate, internal/memory -> internal/limitscripts -> internal/luascripts
+//	                                          worker, queue -> internal/asynqwire -> internal/queuescripts -> internal/luascripts
+//	                              worker, inspect, queue/* -> internal/batchscripts, internal/schedulescripts -> internal/queuescripts
 //	                                          worker, queue -> internal/policyset, internal/promotion -> throttle
 //	                                    httplimit -------------^
 //	                          throttle/throttletest -----------^
@@ -44,6 +45,10 @@ var edges = map[string][]string{
 	"internal/redisclock":       {},
 	"internal/filewatch":        {},
 	"internal/luascripts":       {"internal/rediserr", "internal/slotmap"},
+	"internal/limitscripts":     {"internal/luascripts", "internal/rediserr"},
+	"internal/queuescripts":     {"internal/luascripts", "internal/rediserr"},
+	"internal/batchscripts":     {"internal/luascripts", "internal/queuescripts"},
+	"internal/schedulescripts":  {"internal/luascripts", "internal/queuescripts"},
 	"internal/slotmap":          {"internal/bounded", "internal/rediserr"},
 	"internal/precheck":         {"internal/rediserr"},
 	"internal/childprocess":     {},
@@ -52,39 +57,39 @@ var edges = map[string][]string{
 	"internal/judge":            {},
 	"internal/civil":            {},
 	"internal/cronspec":         {},
-	"internal/asynqwire":        {"internal/luascripts"},
+	"internal/asynqwire":        {"internal/queuescripts"},
 	"internal/coalesce":         {"internal/rediserr"},
-	"internal/memory":           {"internal/luascripts"},
+	"internal/memory":           {"internal/limitscripts"},
 	"throttle/internal/errtext": {},
 	"throttle/gate":             {"internal/civil", "internal/cronspec", "throttle/internal/errtext"},
-	"throttle":                  {"internal/luascripts", "internal/rediserr", "internal/redisclock", "internal/memory", "internal/bounded", "internal/coalesce", "internal/giveback", "throttle/gate", "internal/civil", "throttle/internal/errtext", "internal/fake", "event"},
+	"throttle":                  {"internal/luascripts", "internal/limitscripts", "internal/rediserr", "internal/redisclock", "internal/memory", "internal/bounded", "internal/coalesce", "internal/giveback", "throttle/gate", "internal/civil", "throttle/internal/errtext", "internal/fake", "event"},
 	"internal/fake":             {},
 	"event":                     {},
 	"event/eventlog":            {"event"},
 	"throttle/throttletest":     {"throttle", "internal/fake"},
-	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/asynqwire", "queue/internal/backend", "queue/internal/yamlfile", "queue/internal/zones"},
-	"inspect":                   {"queue/batch", "queue/schedule", "queue", "throttle", "throttle/gate", "internal/presence", "internal/history", "internal/policyset", "internal/promotion", "internal/luascripts"},
-	"queue/batch":               {"event", "queue", "throttle", "internal/luascripts", "internal/presence", "internal/stderrlog", "queue/internal/backend", "queue/internal/check"},
-	"queue/schedule":            {"queue", "internal/filewatch", "internal/luascripts", "internal/presence", "internal/stderrlog", "internal/asynqwire", "internal/civil", "internal/cronspec", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
+	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/queuescripts", "internal/rediserr", "internal/asynqwire", "queue/internal/backend", "queue/internal/yamlfile", "queue/internal/zones"},
+	"inspect":                   {"queue/batch", "queue/schedule", "queue", "throttle", "throttle/gate", "internal/presence", "internal/history", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/limitscripts", "internal/queuescripts", "internal/batchscripts", "internal/schedulescripts"},
+	"queue/batch":               {"event", "queue", "throttle", "internal/luascripts", "internal/queuescripts", "internal/batchscripts", "internal/presence", "internal/stderrlog", "queue/internal/backend", "queue/internal/check"},
+	"queue/schedule":            {"queue", "internal/filewatch", "internal/queuescripts", "internal/schedulescripts", "internal/presence", "internal/stderrlog", "internal/asynqwire", "internal/civil", "internal/cronspec", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"queue/phonezone":           {"queue", "queue/internal/zones"},
 	"queue/internal/yamlfile":   {"queue/internal/check"},
 	"queue/internal/zones":      {"internal/civil"},
-	"queue/internal/backend":    {"throttle", "internal/luascripts"},
+	"queue/internal/backend":    {"throttle", "internal/queuescripts"},
 	"queue/internal/check":      {},
 	"internal/giveback":         {"internal/bounded"},
-	"internal/policyset":        {"throttle", "internal/luascripts"},
-	"internal/promotion":        {"throttle", "internal/policyset", "internal/luascripts"},
+	"internal/policyset":        {"throttle", "internal/queuescripts"},
+	"internal/promotion":        {"throttle", "internal/policyset", "internal/luascripts", "internal/queuescripts"},
 	"internal/simulate":         {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/fake"},
-	"internal/presence":         {"internal/luascripts"},
+	"internal/presence":         {"internal/luascripts", "internal/limitscripts", "internal/queuescripts"},
 	"internal/tail":             {"event"},
 	"internal/history":          {"internal/luascripts"},
-	"worker":                    {"queue", "throttle", "internal/tail", "internal/filewatch", "internal/precheck", "internal/presence", "internal/history", "internal/bounded", "internal/giveback", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog", "event"},
+	"worker":                    {"queue", "throttle", "internal/tail", "internal/filewatch", "internal/precheck", "internal/presence", "internal/history", "internal/bounded", "internal/giveback", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/queuescripts", "internal/batchscripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog", "event"},
 	"httplimit":                 {"throttle", "internal/giveback", "internal/stderrlog"},
 	"metrics":                   {"inspect", "queue/batch", "queue/schedule", "throttle", "event"},
 	"tracing":                   {"worker", "queue", "throttle", "event"},
 	"dashboard":                 {"inspect", "queue/batch", "queue", "throttle", "throttle/gate", "internal/civil"},
 	"internal/e2e":              {"internal/judge", "event", "worker", "queue", "queue/phonezone", "throttle", "throttle/gate"},
-	"internal/faults":           {"internal/childprocess", "internal/e2e", "internal/luascripts", "internal/redisserver", "worker", "queue", "queue/batch", "queue/schedule", "throttle"},
+	"internal/faults":           {"internal/childprocess", "internal/e2e", "internal/luascripts", "internal/queuescripts", "internal/redisserver", "worker", "queue", "queue/batch", "queue/schedule", "throttle"},
 	"internal/e2e/mailtest":     {"internal/e2e", "internal/judge", "queue/batch", "throttle", "throttle/gate"},
 	"cmd/headway/prove":         {"internal/e2e", "internal/faults", "worker", "queue", "throttle", "throttle/gate"},
 	"cmd/headway":               {"cmd/headway/prove", "dashboard", "metrics", "worker", "inspect", "queue/batch", "queue/phonezone", "queue", "throttle", "internal/precheck", "internal/rediserr", "internal/simulate", "internal/tail", "internal/e2e"},
@@ -100,7 +105,9 @@ var edges = map[string][]string{
 
 // testEdges are what the tests of a package may import besides.
 var testEdges = map[string][]string{
-	"throttle":              {"internal/judge"},
+	"internal/luascripts":   {"internal/limitscripts", "internal/queuescripts", "internal/batchscripts", "internal/schedulescripts", "internal/history"},
+	"internal/memory":       {"internal/luascripts"},
+	"throttle":              {"internal/judge", "internal/queuescripts"},
 	"throttle/throttletest": {"event"},
 	"worker":                {"inspect", "queue/batch", "throttle/gate", "internal/judge"},
 	"internal/e2e/mailtest": {"queue/schedule"},
@@ -334,6 +341,9 @@ func TestImportRulesBite(t *testing.T) {
 		{"throttle/a.go", other + `github.com/hibiken/asynqmon"`, ""},
 		{"throttle/a.go", other + `testing"`, "testing package"},
 		{"internal/luascripts/a.go", own + `throttle"`, "it may import internal/rediserr"},
+		{"internal/limitscripts/a.go", own + `internal/queuescripts"`, "it may import internal/luascripts"},
+		{"internal/queuescripts/a.go", own + `internal/limitscripts"`, "it may import internal/luascripts"},
+		{"throttle/a.go", own + `internal/queuescripts"`, "it may import internal/luascripts"},
 		{"internal/luascripts/a_test.go", other + `github.com/hibiken/asynq"`, ""},
 		{"queue/a.go", own + `worker"`, "it may import throttle"},
 		{"queue/a.go", other + `github.com/alicebob/miniredis/v2"`, "not of libraries"},

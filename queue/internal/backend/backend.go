@@ -9,7 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
+	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -20,7 +20,7 @@ var Of func(client any) Client
 // Client is what package queue implements. It is safe for concurrent use.
 type Client interface {
 	Redis() redis.UniversalClient
-	Keys(queue string) luascripts.QueueKeys
+	Keys(queue string) queuescripts.QueueKeys
 	Prefix() string // of all keys
 
 	// Bookable returns why nothing can be booked with the client's throttle.Config, or nil.
@@ -33,7 +33,7 @@ type Client interface {
 	Policy(typ string) (Policy, bool)
 
 	// Booking is the booking that was stored beside a task, if its rules are known.
-	Booking(stored luascripts.StoredBooking, job string) (throttle.BookingRef, bool)
+	Booking(stored queuescripts.StoredBooking, job string) (throttle.BookingRef, bool)
 
 	// Check returns why a task could never run under its policy. It may ask Redis.
 	Check(ctx context.Context, task *asynq.Task) error
@@ -42,7 +42,7 @@ type Client interface {
 	CheckOptions(opts []asynq.Option) error
 
 	// Compose lets asynq make the message of a task, and enqueues nothing.
-	Compose(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (luascripts.EnqueueTask, error)
+	Compose(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (queuescripts.EnqueueTask, error)
 
 	// Prepare checks a task that is to be booked, and composes it.
 	Prepare(ctx context.Context, typ string, payload []byte, opts []asynq.Option) (*Task, error)
@@ -70,7 +70,7 @@ type Policy struct {
 // Task is a task on its way into a queue.
 type Task struct {
 	Queue   string
-	Message luascripts.EnqueueTask
+	Message queuescripts.EnqueueTask
 	Info    *asynq.TaskInfo  // as asynq would answer it
 	Policy  *throttle.Policy // nil when the task's type has none
 	Request throttle.Request
@@ -108,23 +108,23 @@ func (t *Task) Booked(d throttle.Decision) {
 		return
 	}
 	t.Wait, t.Rule = d.At.Sub(d.Now), d.Rule
-	ref, cause := luascripts.WaitRecord{Deadline: t.Info.Deadline}, luascripts.CauseGate
+	ref, cause := queuescripts.WaitRecord{Deadline: t.Info.Deadline}, queuescripts.CauseGate
 	if !d.Gated {
-		cause = luascripts.CauseBooked
+		cause = queuescripts.CauseBooked
 		booked := throttle.ForWorkers.Ref(t.Policy, d.Request)
-		ref.Booking = luascripts.NewStoredBooking(t.Policy.String(), booked.Costs, booked.IDs)
+		ref.Booking = queuescripts.NewStoredBooking(t.Policy.String(), booked.Costs, booked.IDs)
 	}
 	t.Message.At, t.Message.Start, t.Message.Record = d.At, d.Start(), ref.Text()
-	t.Message.Reason = luascripts.WaitReasonOf(cause, ref.Booking, d.Rule)
+	t.Message.Reason = queuescripts.WaitReasonOf(cause, ref.Booking, d.Rule)
 	t.Info.State, t.Info.NextProcessAt = asynq.TaskStateScheduled, d.At
 }
 
 // Refusal is asynq's own error for what kept a task out of a queue.
 func Refusal(code int64) error {
 	switch code {
-	case luascripts.Enqueued:
+	case queuescripts.Enqueued:
 		return nil
-	case luascripts.Duplicate:
+	case queuescripts.Duplicate:
 		return asynq.ErrDuplicateTask
 	}
 	return asynq.ErrTaskIDConflict

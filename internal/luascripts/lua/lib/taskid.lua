@@ -1,6 +1,6 @@
 -- taskid.lua: how a task's id is written in our keys: a UUID, as asynq draws them,
 -- as "\2" and its 16 bytes, any other as its text, behind "\1" when it begins with "\1",
--- "\2" or "\3". Go writes them, see shortID in internal/luascripts/key.go.
+-- "\2" or "\3". Go writes them, see ShortID in internal/luascripts/taskid.go.
 --
 -- An entry of due is an id with what the task waits for behind it, and when that is not
 -- a UUID "\3", its length and ":" before it; the id alone when that is not known.

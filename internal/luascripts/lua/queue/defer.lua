@@ -11,7 +11,7 @@
 -- ARGV[2]  token      of the deferral, 8 bytes; the last 8 that were written are not written again
 -- ARGV[3]  at_us      instant at which to wake it, see instant in deferred.lua
 -- ARGV[4]  wait_us    from now to the instant: so much longer its unique lock lives
--- ARGV[5]  record     what it waits for, see WaitRecord.Text in internal/luascripts/booking.go
+-- ARGV[5]  record     what it waits for, see WaitRecord.Text in internal/queuescripts/booking.go
 -- ARGV[6]  postponed  1: its provider postponed it, which is counted in the task's hash
 -- ARGV[7]  pool       4 bytes, who comes first to wake it; zeros for all at once
 -- ARGV[8]  reason     2 bytes, see deferred.lua

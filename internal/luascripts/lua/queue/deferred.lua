@@ -7,7 +7,7 @@
 --
 -- Those 8 bytes are since when it waits, 4 bytes in seconds; how often its instant was
 -- changed since, 2 bytes; and why it has this one, 2 bytes: a letter, see Cause in
--- internal/luascripts, and which of the rules it waits for, counted from 1, 0 when that is
+-- internal/queuescripts, and which of the rules it waits for, counted from 1, 0 when that is
 -- none of them. They are zeros while it waits for nothing.
 
 local ANY = "\0\0\0\0" -- all pools
@@ -95,7 +95,7 @@ local function instant(at, now)
   return at > 0 and at or now - at
 end
 
--- what scripts answer of a task; internal/luascripts has the same words in Go
+-- what scripts answer of a task; internal/queuescripts has the same words in Go
 local STATUS = { woken = 1, still_active = 2, deleted = 3, not_ours = 4, not_yet = 5, ended = 6 }
 
 -- ended is the status of a task in such a state that never runs again by itself; else nil

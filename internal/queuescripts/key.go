@@ -1,0 +1,53 @@
+package queuescripts
+
+// QueueKeys names the keys of one asynq queue, asynq's own and our due index. They
+// share asynq's hash tag.
+type QueueKeys struct {
+	Due, claim, planned, sweep string
+	sent                       string // prefix of the answers of enqueueing calls
+	fetched                    string // prefix of what each pool has fetched last
+	Tick, Ticks                string // prefixes of the records of a schedule's entries, and of their last ticks
+	Batches, BatchesEnded      string // batches by when they started, and until when records are kept
+	Batch                      string // prefix of the keys of each
+
+	active, lease, Retry, Pending, Scheduled, archived, paused string
+
+	TaskPrefix string // prefix of the task hashes
+}
+
+// NewQueueKeys builds the keys of a queue.
+func NewQueueKeys(prefix, queue string) QueueKeys {
+	own := "asynq:{" + queue + "}:"
+	return QueueKeys{
+		Due:     prefix + ":{" + queue + "}:due",
+		sent:    prefix + ":{" + queue + "}:sent:",
+		fetched: prefix + ":{" + queue + "}:fetched:",
+		Tick:    prefix + ":{" + queue + "}:tick:", Ticks: prefix + ":{" + queue + "}:ticks:",
+		Batches: prefix + ":{" + queue + "}:batches", BatchesEnded: prefix + ":{" + queue + "}:batches:ended",
+		Batch: prefix + ":{" + queue + "}:batch:",
+		claim: prefix + ":{" + queue + "}:replan", planned: prefix + ":{" + queue + "}:planned", sweep: prefix + ":{" + queue + "}:sweep",
+		active: own + "active", lease: own + "lease", Retry: own + "retry", Pending: own + "pending", Scheduled: own + "scheduled",
+		archived: own + "archived", paused: own + "paused",
+		TaskPrefix: own + "t:",
+	}
+}
+
+// Task is asynq's hash of a task.
+func (k QueueKeys) Task(id string) string { return k.TaskPrefix + id }
+
+// Lease is asynq's sorted set of the leases on the tasks that run, by the second in which each ends.
+func (k QueueKeys) Lease() string { return k.lease }
+
+// rulesKey is the set in which pools say their numbers.
+func rulesKey(prefix string) string { return prefix + ":rules" }
+
+// auditKey is the list of what operators changed.
+func auditKey(prefix string) string { return prefix + ":audit" }
+
+// processesKey is the set of the processes that run, and processKey what one says of itself.
+func processesKey(prefix string) string { return prefix + ":processes" }
+
+func processKey(prefix, id string) string { return prefix + ":process:" + id }
+
+// queuesKey is asynq's set of all queues.
+const queuesKey = "asynq:queues"
