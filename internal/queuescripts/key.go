@@ -3,16 +3,18 @@ package queuescripts
 // QueueKeys names the keys of one asynq queue, asynq's own and our due index. They
 // share asynq's hash tag.
 type QueueKeys struct {
-	Due, claim, planned, sweep string
-	sent                       string // prefix of the answers of enqueueing calls
-	fetched                    string // prefix of what each pool has fetched last
-	Tick, Ticks                string // prefixes of the records of a schedule's entries, and of their last ticks
-	Batches, BatchesEnded      string // batches by when they started, and until when records are kept
-	Batch                      string // prefix of the keys of each
+	Due                   string // the tasks that wait, by their instants
+	Batches, BatchesEnded string // batches by when they started, and until when records are kept
+	Batch                 string // prefix of the keys of each
+	Tick, Ticks           string // prefixes of the records of a schedule's entries, and of their last ticks
+	claim, planned, sweep string
+	sent                  string // prefix of the answers of enqueueing calls
+	fetched               string // prefix of what each pool has fetched last
 
-	active, lease, Retry, Pending, Scheduled, archived, paused string
-
-	TaskPrefix string // prefix of the task hashes
+	// asynq's own.
+	Pending, Scheduled, Retry       string
+	active, lease, archived, paused string
+	TaskPrefix                      string // of the task hashes, see [QueueKeys.Task]
 }
 
 // NewQueueKeys builds the keys of a queue.
