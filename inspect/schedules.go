@@ -174,7 +174,8 @@ const tickEnqueued Became = "enqueued"
 
 // decidedAs are the codes of ticks that were decided.
 var decidedAs = map[int64]Became{
-	schedulescripts.TickEnqueued: tickEnqueued, schedulescripts.TickSkipped: TickSkipped, schedulescripts.TickHeld: TickHeld, schedulescripts.TickGivenUp: TickGivenUp,
+	schedulescripts.TickEnqueued: tickEnqueued, schedulescripts.TickSkipped: TickSkipped,
+	schedulescripts.TickHeld: TickHeld, schedulescripts.TickGivenUp: TickGivenUp,
 }
 
 // pastTicks are the last ticks of an entry, the newest first.

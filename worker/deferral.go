@@ -42,7 +42,8 @@ type deferral struct {
 
 // causes are the reasons of deferrals as they stand in Redis.
 var causes = map[event.Reason]queuescripts.Cause{
-	event.Booked: queuescripts.CauseBooked, event.Gated: queuescripts.CauseGate, event.RetryAfter: queuescripts.CauseRetryAfter, event.Paused: queuescripts.CausePaused,
+	event.Booked: queuescripts.CauseBooked, event.Gated: queuescripts.CauseGate, event.RetryAfter: queuescripts.CauseRetryAfter,
+	event.Paused:   queuescripts.CausePaused,
 	event.Returned: queuescripts.CauseReturned, event.Unavailable: queuescripts.CauseAway,
 }
 

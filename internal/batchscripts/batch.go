@@ -237,7 +237,8 @@ var batchClaimScript = luascripts.NewScript("batch/batchclaim")
 // Claim runs batchclaim.lua.
 func Claim(ctx context.Context, c redis.Scripter, k queuescripts.QueueKeys, a ClaimArgs) (Reply, error) {
 	of := keysOf(k, a.ID)
-	r := batchClaimScript.Ask(ctx, c, 3, []string{of.record, of.unfinished}, luascripts.TokenText(a.Owner), luascripts.Micros(max(0, a.Lease)), luascripts.Instant(a.Rebooked), luascripts.Flag(a.Renew))
+	r := batchClaimScript.Ask(ctx, c, 3, []string{of.record, of.unfinished},
+		luascripts.TokenText(a.Owner), luascripts.Micros(max(0, a.Lease)), luascripts.Instant(a.Rebooked), luascripts.Flag(a.Renew))
 	return replyOf(r, a.ID)
 }
 
@@ -317,7 +318,8 @@ func Feed(ctx context.Context, c redis.Scripter, k queuescripts.QueueKeys, a Fee
 	of := keysOf(k, a.Batch)
 	keys := append(make([]string, 0, 9+2*len(a.Tasks)), k.Pending, k.Scheduled, k.Due, k.Answer(a.Call),
 		of.record, of.unfinished, of.ahead, k.Batches, k.BatchesEnded)
-	args := append(make([]any, 0, 8+9*len(a.Tasks)), a.Batch, luascripts.TokenText(a.Owner), a.Cursor, a.Mark, luascripts.Flag(a.End), luascripts.Instant(a.PaceAt), a.Calls, len(a.Tasks))
+	args := append(make([]any, 0, 8+9*len(a.Tasks)), a.Batch, luascripts.TokenText(a.Owner), a.Cursor, a.Mark,
+		luascripts.Flag(a.End), luascripts.Instant(a.PaceAt), a.Calls, len(a.Tasks))
 	for i := range a.Tasks {
 		t := &a.Tasks[i]
 		task := t.EnqueueTask

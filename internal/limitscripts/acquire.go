@@ -154,7 +154,8 @@ func (a *AcquireArgs) template() string {
 		b = append(strconv.AppendInt(b, n, 10), '|')
 	}
 	b = append(append(b, a.Gate.text()...), '|')
-	for _, n := range [...]int{luascripts.Flag(a.WantLeft), luascripts.Flag(a.Policy != ""), luascripts.Flag(a.HoldAfterFailover) + 2*luascripts.Flag(a.Durable.Replicas > 0)} {
+	needs := luascripts.Flag(a.HoldAfterFailover) + 2*luascripts.Flag(a.Durable.Replicas > 0)
+	for _, n := range [...]int{luascripts.Flag(a.WantLeft), luascripts.Flag(a.Policy != ""), needs} {
 		b = append(b, '0'+byte(n), '|')
 	}
 	return string(appendRules(b, a.Rules))

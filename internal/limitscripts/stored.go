@@ -36,7 +36,8 @@ func SetLimit(ctx context.Context, c redis.Scripter, prefix, rule string, a SetL
 	for _, limit := range a.Replaced {
 		replaced.WriteString("\n" + limit)
 	}
-	r := setLimitScript.Ask(ctx, c, 2, []string{StoredLimitKey(prefix, rule)}, a.Limit, luascripts.Flag(a.Absent), luascripts.Micros(a.TTL), replaced.String(), a.Version)
+	r := setLimitScript.Ask(ctx, c, 2, []string{StoredLimitKey(prefix, rule)},
+		a.Limit, luascripts.Flag(a.Absent), luascripts.Micros(a.TTL), replaced.String(), a.Version)
 	done = r.Int() == 1
 	return done, r.Int(), r.Err()
 }

@@ -15,7 +15,7 @@ func Sharded(c redis.Scripter) bool {
 	return sharded
 }
 
-// slotOf is the slot of a key on Cluster: what is in its first braces, if there is
+// SlotOf is the slot of a key on Cluster: what is in its first braces, if there is
 // anything, decides.
 func SlotOf(key string) uint16 {
 	if _, tail, ok := strings.Cut(key, "{"); ok {

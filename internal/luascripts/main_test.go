@@ -11,17 +11,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// one is a call about a single rule on a single key.
-func one(k limitscripts.LimitKeys, n limitscripts.Numbers, cost int) []limitscripts.RuleCall {
-	return []limitscripts.RuleCall{{LimitKeys: k, Numbers: n, Cost: cost}}
+// one is a call about a single rule on a single key, for one permit.
+func one(k limitscripts.LimitKeys, n limitscripts.Numbers) []limitscripts.RuleCall {
+	return []limitscripts.RuleCall{{LimitKeys: k, Numbers: n, Cost: 1}}
 }
 
 // sample is a call of two rules on one key.
 func sample() limitscripts.AcquireArgs {
 	n := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 3, Window: time.Minute}
-	wide := one(limitscripts.NewLimitKeys("hw", "b", "id"), n, 1)
+	wide := one(limitscripts.NewLimitKeys("hw", "b", "id"), n)
 	return limitscripts.AcquireArgs{
-		Rules:  append(one(limitscripts.NewLimitKeys("hw", "a", "id"), n, 1), wide...),
+		Rules:  append(one(limitscripts.NewLimitKeys("hw", "a", "id"), n), wide...),
 		Policy: "p", Token: 1, Job: "a", MaxWait: -1,
 	}
 }

@@ -34,7 +34,7 @@ func TestRepeatedGrantIsConfirmed(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	call := limitscripts.AcquireArgs{
-		Rules: one(limitscripts.NewLimitKeys("hw", "sms", "a"), limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}, 1), Token: 1, MaxWait: -1,
+		Rules: one(limitscripts.NewLimitKeys("hw", "sms", "a"), limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}), Token: 1, MaxWait: -1,
 		Durable: luascripts.Durability{Replicas: 1, Within: 100 * time.Millisecond},
 	}
 	grantedBy(t, master.Client(t), "b") // the library is there
@@ -72,7 +72,7 @@ func TestConfirmationThatCantBeHad(t *testing.T) {
 	rdb := redis.NewClient(o)
 	defer rdb.Close()
 	_, err := limitscripts.Acquire(t.Context(), rdb, limitscripts.AcquireArgs{
-		Rules: one(limitscripts.NewLimitKeys("hw", "sms", "a"), limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}, 1), Token: 1, MaxWait: -1,
+		Rules: one(limitscripts.NewLimitKeys("hw", "sms", "a"), limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}), Token: 1, MaxWait: -1,
 		Durable: luascripts.Durability{Replicas: 1, Within: 100 * time.Millisecond},
 	})
 	if err == nil || !strings.Contains(err.Error(), "NOPERM") {

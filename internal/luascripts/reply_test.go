@@ -21,13 +21,13 @@ import (
 func readers(c redis.Scripter) map[string]error {
 	ctx, k, q := context.Background(), limitscripts.NewLimitKeys("hw", "rule", "id"), queuescripts.NewQueueKeys("hw", "default")
 	n := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Second}
-	_, acquire := limitscripts.Acquire(ctx, c, limitscripts.AcquireArgs{Rules: one(k, n, 1)})
-	_, cancel := limitscripts.Cancel(ctx, c, limitscripts.CancelArgs{Rules: one(k, n, 1)})
+	_, acquire := limitscripts.Acquire(ctx, c, limitscripts.AcquireArgs{Rules: one(k, n)})
+	_, cancel := limitscripts.Cancel(ctx, c, limitscripts.CancelArgs{Rules: one(k, n)})
 	_, peek := limitscripts.Peek(ctx, c, k, limitscripts.PeekArgs{Numbers: n, Cost: 1, Most: 10})
 	_, reset := limitscripts.Reset(ctx, c, k, n)
-	_, closing := limitscripts.Close(ctx, c, limitscripts.CloseArgs{Rules: one(k, n, 1), Rule: 1, For: time.Second})
-	_, release := limitscripts.Release(ctx, c, one(k, n, 1)[0], 1)
-	_, adjust := limitscripts.Adjust(ctx, c, limitscripts.AdjustArgs{Rules: one(k, n, 1)})
+	_, closing := limitscripts.Close(ctx, c, limitscripts.CloseArgs{Rules: one(k, n), Rule: 1, For: time.Second})
+	_, release := limitscripts.Release(ctx, c, one(k, n)[0], 1)
+	_, adjust := limitscripts.Adjust(ctx, c, limitscripts.AdjustArgs{Rules: one(k, n)})
 	_, fetch := queuescripts.Fetch(ctx, c, q, queuescripts.FetchArgs{Call: 1, Most: 1})
 	_, requeue := queuescripts.Requeue(ctx, c, q, queuescripts.RequeueArgs{Call: 1, IDs: []string{"a"}})
 	_, due := queuescripts.Due(ctx, c, q, queuescripts.DueArgs{Lead: time.Second, Room: 10})

@@ -22,7 +22,7 @@ import (
 func grantedBy(t *testing.T, c redis.Scripter, key string) {
 	t.Helper()
 	n := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 3, Window: time.Minute}
-	r, err := limitscripts.Acquire(t.Context(), c, limitscripts.AcquireArgs{Rules: one(limitscripts.NewLimitKeys("hw", "sms", key), n, 1), Token: uint64(time.Now().UnixNano()), MaxWait: -1})
+	r, err := limitscripts.Acquire(t.Context(), c, limitscripts.AcquireArgs{Rules: one(limitscripts.NewLimitKeys("hw", "sms", key), n), Token: uint64(time.Now().UnixNano()), MaxWait: -1})
 	if err != nil || r.Status != limitscripts.Granted {
 		t.Errorf("Acquire = %+v, %v, want a grant", r, err)
 	}
@@ -130,7 +130,7 @@ func TestRightsThatAreMended(t *testing.T) {
 	r.left.Store(2)
 	rdb.AddHook(r)
 	grantedBy(t, rdb, "a")
-	rules := one(limitscripts.NewLimitKeys("hw", "sms", "b"), limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 3, Window: time.Minute}, 1)
+	rules := one(limitscripts.NewLimitKeys("hw", "sms", "b"), limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 3, Window: time.Minute})
 	args := limitscripts.AcquireArgs{Rules: rules, Token: 1, MaxWait: -1, HoldAfterFailover: true}
 	if _, err := limitscripts.Acquire(t.Context(), rdb, args); err == nil {
 		t.Error("Acquire that needs functions is answered, want an error while the user has no right")
@@ -172,7 +172,7 @@ func TestFullServerIsAskedByScript(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t, redistest.Own()).Client(t)
 	n, k := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}, limitscripts.NewLimitKeys("hw", "sms", "a")
-	call := limitscripts.AcquireArgs{Rules: one(k, n, 1), Token: 1, MaxWait: -1}
+	call := limitscripts.AcquireArgs{Rules: one(k, n), Token: 1, MaxWait: -1}
 	if _, err := limitscripts.Acquire(t.Context(), rdb, call); err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestClusterMastersHaveTheLibrary(t *testing.T) {
 		calls := make([]*limitscripts.Call, 12)
 		for i := range calls {
 			n := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}
-			calls[i] = &limitscripts.Call{AcquireArgs: limitscripts.AcquireArgs{Rules: one(limitscripts.NewLimitKeys("hw", "sms", fmt.Sprint(round, "-", i)), n, 1), Token: uint64(i + 1), MaxWait: -1}}
+			calls[i] = &limitscripts.Call{AcquireArgs: limitscripts.AcquireArgs{Rules: one(limitscripts.NewLimitKeys("hw", "sms", fmt.Sprint(round, "-", i)), n), Token: uint64(i + 1), MaxWait: -1}}
 		}
 		limitscripts.AcquireSlots(t.Context(), rdb, calls)
 		for i, c := range calls {

@@ -67,7 +67,8 @@ func (t *EnqueueTask) Append(c redis.Scripter, k QueueKeys, keys []string, args 
 	task := k.Task(t.ID)
 	state, when := t.put(c)
 	keys = append(keys, task, cmp.Or(t.Unique, task))
-	return keys, append(args, luascripts.ShortID(t.ID), luascripts.TokenText(t.Token), t.Message, state, when, t.Record, int64(t.Lock/time.Second), t.Reason.text())
+	return keys, append(args, luascripts.ShortID(t.ID), luascripts.TokenText(t.Token), t.Message, state, when,
+		t.Record, int64(t.Lock/time.Second), t.Reason.text())
 }
 
 // put is how insert_task.lua puts the task, and when.

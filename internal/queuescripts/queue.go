@@ -39,7 +39,8 @@ var fetchScript = luascripts.NewScript("queue/fetch")
 // first copy may come last: after an empty answer to the repeat it would take tasks that nobody waits for. So
 // the caller repeats it, with Again. A client that is not go-redis' own repeats it all the same, if it repeats calls.
 func Fetch(ctx context.Context, c redis.Scripter, k QueueKeys, a FetchArgs) ([]FetchedTask, error) {
-	call := fetchScript.Call([]string{k.Pending, k.paused, k.active, k.lease, k.fetched + a.Pool}, k.TaskPrefix, a.Call, a.LeaseEnds, a.Most, luascripts.Flag(a.Again))
+	call := fetchScript.Call([]string{k.Pending, k.paused, k.active, k.lease, k.fetched + a.Pool},
+		k.TaskPrefix, a.Call, a.LeaseEnds, a.Most, luascripts.Flag(a.Again))
 	call.Once = true
 	v, err := luascripts.Send(ctx, c, call).Result()
 	r := fetchScript.Read(0, v, err)
@@ -168,7 +169,8 @@ func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *red
 		unique = task
 	}
 	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.Retry, k.Due, unique},
-		luascripts.ShortID(a.ID), luascripts.TokenText(a.Token), dueAt(c, a.At, time.Now().Add(a.Wait)), luascripts.Micros(max(0, a.Wait)), a.Record, luascripts.Flag(a.Postponed), a.Pool[:], a.Reason.text())
+		luascripts.ShortID(a.ID), luascripts.TokenText(a.Token), dueAt(c, a.At, time.Now().Add(a.Wait)), luascripts.Micros(max(0, a.Wait)),
+		a.Record, luascripts.Flag(a.Postponed), a.Pool[:], a.Reason.text())
 }
 
 // dueAt is an instant as the scripts of queues take it: microseconds since 1970, or the time

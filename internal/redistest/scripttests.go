@@ -101,6 +101,6 @@ type Answering struct {
 }
 
 // EvalSha answers.
-func (a Answering) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
+func (a Answering) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
 	return redis.NewCmdResult(a.Value, a.Err)
 }

@@ -64,7 +64,8 @@ func Tick(ctx context.Context, c redis.Scripter, k queuescripts.QueueKeys, entry
 		task = k.Task(a.ID)
 	}
 	r := tickScript.Ask(ctx, c, 4, []string{record, k.Pending, task, k.Ticks + entry},
-		"spec:"+a.Spec, luascripts.Micros(a.Life), luascripts.Instant(a.At), luascripts.Instant(a.From), luascripts.Instant(a.By), int(a.Overlap), a.ID, a.Message, k.TaskPrefix)
+		"spec:"+a.Spec, luascripts.Micros(a.Life), luascripts.Instant(a.At), luascripts.Instant(a.From), luascripts.Instant(a.By),
+		int(a.Overlap), a.ID, a.Message, k.TaskPrefix)
 	return TickReply{Code: r.Int(), Now: r.Time(), From: r.Time(), Held: r.Time()}, r.Err()
 }
 
