@@ -306,7 +306,7 @@ func (c *core) statesOf(ctx context.Context, now time.Time, tasks []event.Task) 
 	for i, t := range tasks {
 		keys := c.keys(t.Queue)
 		answers[i] = pipe.HMGet(ctx, keys.Task(t.ID), "state", "msg")
-		leases[i] = pipe.ZScore(ctx, keys.Lease(), t.ID)
+		leases[i] = pipe.ZScore(ctx, keys.Lease, t.ID)
 	}
 	_, _ = rediserr.Exec(ctx, pipe) // each answer has its error
 	out := make([]taskState, len(tasks))

@@ -23,7 +23,7 @@ func TestDefer(t *testing.T) {
 	if got := a.raw.LRange(t.Context(), a.q.active, 0, -1).Val(); !slices.Equal(got, []string{"b"}) {
 		t.Errorf("active = %v, want b alone", got)
 	}
-	if got := a.raw.ZRange(t.Context(), a.q.lease, 0, -1).Val(); !slices.Equal(got, []string{"b"}) {
+	if got := a.raw.ZRange(t.Context(), a.q.Lease, 0, -1).Val(); !slices.Equal(got, []string{"b"}) {
 		t.Errorf("leases = %v, want that of b", got)
 	}
 	if got := a.raw.HGet(t.Context(), a.q.Task("a"), "msg").Val(); got != before {

@@ -54,7 +54,7 @@ func (a *asynqQueue) wantLists(pending, active []string) {
 			a.Errorf("%s (-want +got):\n%s", key, diff)
 		}
 	}
-	if n := a.raw.ZCard(a.Context(), a.q.lease).Val(); int(n) != len(active) {
+	if n := a.raw.ZCard(a.Context(), a.q.Lease).Val(); int(n) != len(active) {
 		a.Errorf("%d leases for %d active tasks", n, len(active))
 	}
 }
@@ -144,7 +144,7 @@ func TestFetchCopyRevivesNothing(t *testing.T) {
 	a.put("pending", "done", "runs")
 	a.fetch("p", 1, 2, "done", "runs")
 	a.raw.LRem(t.Context(), a.q.active, 0, "done")
-	a.raw.ZRem(t.Context(), a.q.lease, "done")
+	a.raw.ZRem(t.Context(), a.q.Lease, "done")
 	a.raw.Del(t.Context(), a.q.Task("done"))
 	a.fetch("p", 1, 2, "runs")
 	a.wantLists(nil, []string{"runs"})
@@ -160,7 +160,7 @@ func TestFetchAgainLengthensTheLease(t *testing.T) {
 		if _, err := Fetch(t.Context(), a.rdb, a.q, FetchArgs{Pool: "p", Call: 1, LeaseEnds: c.ends, Most: 1}); err != nil {
 			t.Fatal(err)
 		}
-		if got := a.raw.ZScore(t.Context(), a.q.lease, "a").Val(); int64(got) != c.want {
+		if got := a.raw.ZScore(t.Context(), a.q.Lease, "a").Val(); int64(got) != c.want {
 			t.Errorf("fetched until %d, the lease ends at %.0f, want %d", c.ends, got, c.want)
 		}
 	}

@@ -12,9 +12,10 @@ type QueueKeys struct {
 	fetched               string // prefix of what each pool has fetched last
 
 	// asynq's own.
-	Pending, Scheduled, Retry       string
-	active, lease, archived, paused string
-	TaskPrefix                      string // of the task hashes, see [QueueKeys.Task]
+	Pending, Scheduled, Retry string
+	Lease                     string // the leases on the tasks that run, by the second in which each ends
+	active, archived, paused  string
+	TaskPrefix                string // of the task hashes, see [QueueKeys.Task]
 }
 
 // NewQueueKeys builds the keys of a queue.
@@ -28,7 +29,7 @@ func NewQueueKeys(prefix, queue string) QueueKeys {
 		Batches: prefix + ":{" + queue + "}:batches", BatchesEnded: prefix + ":{" + queue + "}:batches:ended",
 		Batch: prefix + ":{" + queue + "}:batch:",
 		claim: prefix + ":{" + queue + "}:replan", planned: prefix + ":{" + queue + "}:planned", sweep: prefix + ":{" + queue + "}:sweep",
-		active: own + "active", lease: own + "lease", Retry: own + "retry", Pending: own + "pending", Scheduled: own + "scheduled",
+		active: own + "active", Lease: own + "lease", Retry: own + "retry", Pending: own + "pending", Scheduled: own + "scheduled",
 		archived: own + "archived", paused: own + "paused",
 		TaskPrefix: own + "t:",
 	}
@@ -36,9 +37,6 @@ func NewQueueKeys(prefix, queue string) QueueKeys {
 
 // Task is asynq's hash of a task.
 func (k QueueKeys) Task(id string) string { return k.TaskPrefix + id }
-
-// Lease is asynq's sorted set of the leases on the tasks that run, by the second in which each ends.
-func (k QueueKeys) Lease() string { return k.lease }
 
 // rulesKey is the set in which pools say their numbers.
 func rulesKey(prefix string) string { return prefix + ":rules" }

@@ -39,7 +39,7 @@ var fetchScript = luascripts.NewScript("queue/fetch")
 // first copy may come last: after an empty answer to the repeat it would take tasks that nobody waits for. So
 // the caller repeats it, with Again. A client that is not go-redis' own repeats it all the same, if it repeats calls.
 func Fetch(ctx context.Context, c redis.Scripter, k QueueKeys, a FetchArgs) ([]FetchedTask, error) {
-	call := fetchScript.Call([]string{k.Pending, k.paused, k.active, k.lease, k.fetched + a.Pool},
+	call := fetchScript.Call([]string{k.Pending, k.paused, k.active, k.Lease, k.fetched + a.Pool},
 		k.TaskPrefix, a.Call, a.LeaseEnds, a.Most, luascripts.Flag(a.Again))
 	call.Once = true
 	v, err := luascripts.Send(ctx, c, call).Result()
@@ -72,7 +72,7 @@ func Requeue(ctx context.Context, c redis.Scripter, k QueueKeys, a RequeueArgs) 
 	for _, id := range a.IDs {
 		args = append(args, id)
 	}
-	r := requeueScript.Ask(ctx, c, 1, []string{k.Pending, k.active, k.lease, k.fetched + a.Pool}, args...)
+	r := requeueScript.Ask(ctx, c, 1, []string{k.Pending, k.active, k.Lease, k.fetched + a.Pool}, args...)
 	return int(r.Int()), r.Err()
 }
 
@@ -168,7 +168,7 @@ func Defer(ctx context.Context, c redis.Scripter, k QueueKeys, a DeferArgs) *red
 	if unique == "" {
 		unique = task
 	}
-	return deferScript.Run(ctx, c, []string{task, k.active, k.lease, k.Retry, k.Due, unique},
+	return deferScript.Run(ctx, c, []string{task, k.active, k.Lease, k.Retry, k.Due, unique},
 		luascripts.ShortID(a.ID), luascripts.TokenText(a.Token), dueAt(c, a.At, time.Now().Add(a.Wait)), luascripts.Micros(max(0, a.Wait)),
 		a.Record, luascripts.Flag(a.Postponed), a.Pool[:], a.Reason.text())
 }
