@@ -109,7 +109,7 @@ var testEdges = map[string][]string{
 	"internal/memory":       {"internal/luascripts"},
 	"throttle":              {"internal/judge", "internal/queuescripts"},
 	"throttle/throttletest": {"event"},
-	"worker":                {"inspect", "queue/batch", "throttle/gate", "internal/judge"},
+	"worker":                {"inspect", "queue/batch", "queue/schedule", "throttle/gate", "internal/judge"},
 	"internal/e2e/mailtest": {"queue/schedule"},
 	"examples/batch-mailer": {"internal/judge"},
 	"queue/schedule":        {"throttle"},
