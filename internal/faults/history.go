@@ -58,8 +58,8 @@ type treatment struct {
 	Stood  [][2]time.Time `json:"stood,omitempty"` // from when to when it stood still
 }
 
-// history collects what is known of a run that is over, while its servers still run.
-func (r *run) history(ctx context.Context) (history, error) {
+// historyOf collects what is known of a run that is over, while its servers still run.
+func historyOf(ctx context.Context, r *run) (history, error) {
 	s := r.spec
 	h := history{
 		Fault: s.Fault.Name, For: s.For, Seed: s.Seed, Workers: s.Workers, Others: s.Others, Rate: s.Rate,
@@ -80,7 +80,7 @@ func (r *run) history(ctx context.Context) (history, error) {
 }
 
 // keep writes what the run is judged by. Of a run that was not led to its end the queue may be unknown.
-func (r *run) keep(ctx context.Context) error {
+func keep(ctx context.Context, r *run) error {
 	if r.gateway == nil {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (r *run) keep(ctx context.Context) error {
 		return fmt.Errorf("faults: %w", err)
 	}
 	err = errors.Join(e2e.WriteArrivals(arrivals, r.gateway.Arrivals()), arrivals.Close())
-	h, unknown := r.history(context.WithoutCancel(ctx))
+	h, unknown := historyOf(context.WithoutCancel(ctx), r)
 	text, jsonErr := json.Marshal(h)
 	return errors.Join(err, unknown, jsonErr, os.WriteFile(filepath.Join(r.spec.Dir, historyFile), text, 0o600))
 }
