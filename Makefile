@@ -38,7 +38,7 @@ check: ## look at the code without running it: gofmt, go vet, golangci-lint, kno
 # `make soak` runs all of them with it. The embedded Redis makes a new Lua for each script, so garbage is
 # collected less often there: a fifth less time.
 PROGRAMS := ./internal/faults ./e2e ./cmd/... ./examples/... ./internal/redisserver
-PLAIN := ./internal/luascripts ./internal/limitscripts ./internal/queuescripts ./internal/batchscripts ./internal/schedulescripts \
+PLAIN := ./internal/limitscripts ./internal/queuescripts ./internal/batchscripts ./internal/schedulescripts \
 	./internal/memory ./event/eventlog ./internal/civil ./internal/cronspec ./internal/judge ./internal/rediserr ./internal/simulate \
 	./internal/stderrlog ./queue/internal/check ./queue/internal/yamlfile ./tools/...
 

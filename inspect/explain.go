@@ -13,6 +13,7 @@ import (
 	"github.com/headwayq/headway/internal/batchscripts"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/queuescripts"
+	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
@@ -91,7 +92,7 @@ type Explanation struct {
 	Moved int       // how often its instant was changed since
 	Woken time.Time // when a pool woke it last; zero for never
 	// Started is when its handler was called, in StateActive. asynq says it every 5 s, by the
-	// clock of the worker; zero until then.
+	// clock of the worker. Zero until then, and for a viewer, whom Redis refuses asynq's list of servers.
 	Started time.Time
 	// RunNow says that an operator lets it run in spite of its rules, see [Inspector.RunNow].
 	RunNow bool
@@ -252,7 +253,9 @@ func (i *Inspector) Explain(ctx context.Context, queue, id string) (Explanation,
 		return Explanation{}, err
 	}
 	if e.State == StateActive {
-		e.Started, err = i.started(queue, id)
+		if e.Started, err = i.started(queue, id); rediserr.NoPermission(err) {
+			err = nil // a viewer is not told
+		}
 		return e, err
 	}
 	task := asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers)

@@ -121,7 +121,7 @@
 // Acquire or Reserve whose answer was lost is taken back with its token, so that
 // it is charged once or not at all; one of Redeem is repeated, or refunded, by
 // the holder of the token. All methods are safe for concurrent use. This package
-// does not know about tasks or queues.
+// knows of tasks and queues only as names in events.
 //
 // # Where to read
 //

@@ -493,14 +493,11 @@ func (workerCalls) Return(ctx context.Context, p *Policy, r Request) ([]Promotio
 }
 
 // WithoutAnswer decides about a call of [Policy.Redeem] whose answer its worker does not wait for any longer: by Config.OnUnavailable
-// and Config.Shadow, as while Redis is away. It asks nobody. The caller takes the call itself back by its token, and goes on
-// with the Request of the decision. With FailClosed the error unwraps to [ErrUnavailable].
+// and Config.Shadow, as while Redis is away. It asks nobody. The decision has a token of its own: the caller takes the call itself
+// back by the token of that. With FailClosed the error unwraps to [ErrUnavailable].
 func (workerCalls) WithoutAnswer(ctx context.Context, p *Policy, r Request) (Decision, error) {
-	d, err := decideWithoutAnswer(ctx, p, limitscripts.GrantOrBook, r, &unavailableError{Op: "acquire", Reason: "the answer did not come in time"})
-	if err == nil && !d.Granted {
-		d.Token = NewToken() // the other one is refused when the call has been taken back
-	}
-	return d, err
+	r.Token = NewToken()
+	return decideWithoutAnswer(ctx, p, limitscripts.GrantOrBook, r, &unavailableError{Op: "acquire", Reason: "the answer did not come in time"})
 }
 
 // Postpone closes the key of a rule of the policy for d from now on, and gives r.Job

@@ -188,8 +188,10 @@ func (t *attempt) redeem(ctx context.Context, p *throttle.Policy, r throttle.Req
 	}
 	waiting, end := context.WithTimeout(context.WithoutCancel(ctx), askOnce+time.Duration(len(p.Rules()))*askOnceRule)
 	defer end()
+	asking, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(throttle.ErrWithdrawn) // a call that goes on decides nothing without Redis, and counts for nothing
 	got, inTime := bounded.Call(waiting, func() (a answer) {
-		a.Decision, a.err = p.Redeem(ctx, r)
+		a.Decision, a.err = p.Redeem(asking, r)
 		return a
 	})
 	if inTime {

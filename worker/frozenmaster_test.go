@@ -47,15 +47,20 @@ func TestPoolOnClusterServesOtherKeysWhileTheirMasterIsSilent(t *testing.T) {
 // the time-outs of the client are over.
 func TestPoolOnClusterDecidesWithoutASilentMaster(t *testing.T) {
 	t.Parallel()
-	for name, cfg := range map[string]throttle.Config{
-		"FailOpen": {OnUnavailable: throttle.FailOpen}, "FailLocal": {OnUnavailable: throttle.FailLocal}, "Shadow": {Shadow: true},
+	for name, tc := range map[string]struct {
+		throttle.Config
+		second bool // a second task of the phone runs, too
+	}{
+		"FailOpen":  {throttle.Config{OnUnavailable: throttle.FailOpen}, true},
+		"FailLocal": {throttle.Config{OnUnavailable: throttle.FailLocal}, false}, // the limit is kept in this process
+		"Shadow":    {throttle.Config{Shadow: true}, true},
 	} {
 		t.Run(name, func(t *testing.T) { // one after the other: each has three servers
 			f := newFrozen(t)
 			seen := &runs{}
-			c := policies(phone("sms", time.Hour))
-			c.Throttle = cfg
-			started(t, f.rdb, seen.handler(), c)
+			cfg := policies(phone("sms", time.Hour))
+			cfg.Throttle = tc.Config
+			p := started(t, f.rdb, seen.handler(), cfg)
 			f.send(t, "before", f.phones[f.ofQueue])
 			seen.ran(t, 1)
 			f.nodes[f.silent].Pause()
@@ -64,8 +69,60 @@ func TestPoolOnClusterDecidesWithoutASilentMaster(t *testing.T) {
 			began := time.Now()
 			eventually(t, "it runs", func() bool { return seen.count("first") > 0 })
 			t.Logf("it ran after %v", time.Since(began).Round(ms))
+			f.send(t, "second", f.phones[f.silent])
+			if tc.second {
+				eventually(t, "the second one runs", func() bool { return seen.count("second") > 0 })
+			} else {
+				never(t, 5*time.Second, "the second one runs", func() bool { return seen.count("second") > 0 })
+			}
 			f.nodes[f.silent].Resume()
+			l, err := throttle.New(f.shared, "sms", throttle.Sliding(1, time.Hour), throttle.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the calls that were given up are taken back", func() bool {
+				free, err := l.Available(t.Context(), f.phones[f.silent])
+				return err == nil && free == 1
+			})
+			if n := p.Stats().Admissions; n > 4 {
+				t.Errorf("%d admissions, want three, and one more when the master is back", n)
+			}
 		})
+	}
+}
+
+// A slot that was granted without a silent master is held for as long as the handler runs.
+func TestPoolOnClusterHoldsALocalSlotWhileTheMasterIsSilent(t *testing.T) {
+	t.Parallel()
+	f := newFrozen(t)
+	held := make(chan error, 1)
+	cfg := policies(queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "sms", Limit: throttle.Concurrent(1, time.Second), Key: queue.MustJSONKey("$.to")}}})
+	cfg.Throttle = throttle.Config{OnUnavailable: throttle.FailLocal}
+	before := make(chan struct{}, 1)
+	started(t, f.rdb, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		if id, _ := asynq.GetTaskID(ctx); id == "before" {
+			before <- struct{}{}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(4 * time.Second): // several leases
+		}
+		held <- context.Cause(ctx)
+		return nil
+	}), cfg)
+	f.send(t, "before", f.phones[f.ofQueue])
+	<-before
+	f.nodes[f.silent].Pause()
+	t.Cleanup(f.nodes[f.silent].Resume)
+	f.send(t, "first", f.phones[f.silent])
+	select {
+	case err := <-held:
+		if err != nil {
+			t.Errorf("the handler's context ended with %v, want it to last", err)
+		}
+	case <-time.After(within):
+		t.Error("it does not run")
 	}
 }
 

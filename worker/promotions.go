@@ -65,10 +65,10 @@ func (l lateGiveBacks) refund(p *throttle.Policy, r throttle.Request) {
 	l.add(p, r, max(withdrawFor, leases, permits), func(ctx context.Context) ([]throttle.Promotion, error) { return p.Refund(ctx, r) })
 }
 
-// cancel gives the places of a job up in the background. After a window nobody is held up by them any more. It never blocks.
+// cancel gives the places of a job up in the background. It never blocks.
 func (l lateGiveBacks) cancel(p *throttle.Policy, r throttle.Request) {
 	leases, permits := throttle.ForWorkers.CountsFor(p, r)
-	l.add(p, r, max(leases, permits), func(ctx context.Context) ([]throttle.Promotion, error) { return p.Cancel(ctx, r) })
+	l.add(p, r, max(withdrawFor, leases, permits), func(ctx context.Context) ([]throttle.Promotion, error) { return p.Cancel(ctx, r) })
 }
 
 // release ends the leases of a grant in the background. They are not renewed any more, so nothing is left to be done

@@ -1,3 +1,3 @@
-// Package batchscripts calls the scripts about batches: a batch is started, fed, changed, counted and dropped here.
-// Its keys lie in the slot of its queue.
+// Package batchscripts calls the scripts about batches: they start, feed, change, count and drop a batch. Its keys lie in the
+// slot of its queue.
 package batchscripts

@@ -50,6 +50,8 @@ type history struct {
 	Failures  int                  `json:"failures"`
 
 	LeaveOrphans bool `json:"leave_orphans,omitempty"` // see Spec
+
+	Failed string `json:"failed,omitempty"` // why the run was not led to its end
 }
 
 // treatment is what was done to a worker process.
@@ -79,8 +81,8 @@ func historyOf(ctx context.Context, r *run) (history, error) {
 	return h, err
 }
 
-// keep writes what the run is judged by. Of a run that was not led to its end the queue may be unknown.
-func keep(ctx context.Context, r *run) error {
+// keep writes what the run is judged by. A run that failed was not led to its end: its queue may be unknown, and it is not judged.
+func keep(ctx context.Context, r *run, failed error) error {
 	if r.gateway == nil {
 		return nil
 	}
@@ -90,6 +92,9 @@ func keep(ctx context.Context, r *run) error {
 	}
 	err = errors.Join(e2e.WriteArrivals(arrivals, r.gateway.Arrivals()), arrivals.Close())
 	h, unknown := historyOf(context.WithoutCancel(ctx), r)
+	if failed != nil {
+		h.Failed = failed.Error()
+	}
 	text, jsonErr := json.Marshal(h)
 	return errors.Join(err, unknown, jsonErr, os.WriteFile(filepath.Join(r.spec.Dir, historyFile), text, 0o600))
 }
@@ -103,6 +108,9 @@ func Judge(dir string) (Report, error) {
 	var h history
 	if err := json.Unmarshal(text, &h); err != nil {
 		return Report{}, fmt.Errorf("%s: %w", filepath.Join(dir, historyFile), err)
+	}
+	if h.Failed != "" {
+		return Report{}, fmt.Errorf("%s: the run was not led to its end, and can't be judged: %s", filepath.Join(dir, historyFile), h.Failed)
 	}
 	r, err := h.run()
 	if err != nil {

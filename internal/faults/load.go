@@ -141,7 +141,7 @@ rules:
   hours:    {gate: 'cron "%[9]d-59/%[11]d * * * *" to "%[10]d-59/%[11]d * * * *" UTC'}
   provider: {limit: %[12]d/1s, key: =all}
   slots:    {limit: concurrent %[13]d lease 20s, key: =all}
-`, phone, max(1, rate/tenants), max(1, rate*5/4), max(1, rate/20), max(2, rate/10), max(1, rate/8), max(1, rate/20), max(1, rate/5),
+`, phone, max(1, rate/tenants), max(1, rate*17/25), max(1, rate/50), max(2, rate/25), max(1, rate/16), max(1, rate/20), max(1, rate/5),
 		(shut+1)%shutEach, shut%shutEach, shutEach, provider, slotsOf(rate))
 }
 

@@ -95,7 +95,7 @@ func Run(ctx context.Context, spec Spec) (Report, error) {
 	if err == nil && ctx.Err() != nil {
 		err = ErrInterrupted
 	}
-	kept := keep(ctx, r)
+	kept := keep(ctx, r, err)
 	var rep Report
 	if err == nil && kept == nil {
 		rep, err = Judge(spec.Dir)

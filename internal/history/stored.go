@@ -70,7 +70,7 @@ func Record(ctx context.Context, c redis.Scripter, prefix, rule string, a Record
 	return recordScript.Ask(ctx, c, 2, keys, args...).Err()
 }
 
-// Value is what stands there about a minute or an hour: see record.lua.
+// Value is what Redis holds about a minute or an hour, see record.lua.
 type Value struct {
 	At    time.Time // when it began
 	Value string

@@ -139,7 +139,7 @@ func acquireReply(calls []*Call, v any, err error) luascripts.Reply {
 	return acquireScript.Read(1+len(calls), v, err)
 }
 
-// askAlone is the status here of a call that failed among others. acquire.lua sends shortFailed for it,
+// askAlone is the status of a call that failed among others. acquire.lua sends shortFailed for it,
 // refresh.lua this number.
 const askAlone Status = -1
 

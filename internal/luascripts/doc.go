@@ -1,5 +1,5 @@
-// Package luascripts holds everything that Headway runs in Redis: the library of scripts, how a script is called
-// and how its answer is read. The functions that call scripts stand in packages by role, which also build the keys:
+// Package luascripts holds all scripts that Headway runs in Redis as one library, calls a script, and reads
+// its answer. The functions that call scripts are in packages by role, which also build the keys:
 //
 //	limitscripts     calls about limits: folder limit
 //	queuescripts     calls about tasks of a queue, and what else is known of a queue: folder queue
@@ -9,8 +9,8 @@
 //
 // Each file of the folder lua is a module: its first lines require what it needs of
 // others (ledger.lua requires a kind when it meets one), its last line returns what it gives. A script is a module that returns a
-// function(keys, args); one Go function of a package above calls it, and a test of this package compares its header,
-// its body and that Go function. The folders are:
+// function(keys, args). Go functions of the packages above call it, and a test of this package compares its header,
+// its body and those Go functions. No two files have the same name: a function of the library is called by it alone. The folders are:
 //
 //	lib      the clock, numbers, identifiers
 //	limit    one decision about limits, ledgers, leases and lines; their keys share the slot of a limit

@@ -8,8 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What the tests of package luascripts_test see of this one. They are those that call scripts: the packages of the
-// functions that do so import this one.
+// These names are for package luascripts_test. Its tests call scripts by packages that import this one.
 
 // FirstKey is where the keys of a command begin.
 const FirstKey = firstKey

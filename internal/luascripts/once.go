@@ -15,7 +15,7 @@ type processor interface {
 // onceCmd is a command that go-redis does not repeat when its answer is lost.
 type onceCmd struct{ *redis.Cmd }
 
-// NoRetry is asked by go-redis.
+// NoRetry tells go-redis not to repeat the command.
 func (onceCmd) NoRetry() bool { return true }
 
 // processOnce sends a command once. The command carries its error.

@@ -37,8 +37,8 @@ func NewScript(name string) *Script {
 // file is the name of the script in errors.
 func (s *Script) file() string { return s.name + ".lua" }
 
-// Begin is a call of the script that has no keys and arguments yet: [Command.Add] adds so many keys, and then the
-// arguments. There is room for the keys and so many arguments.
+// Begin begins a call of the script. [Command.Add] then adds its keys, so many as are said here, and after them its arguments.
+// There is room for so many arguments; more may come.
 func (s *Script) Begin(keys, room int) Command {
 	return Command{script: s, args: append(make([]any, 0, firstKey+keys+room), "fcall", s.function(), keys), keys: keys}
 }

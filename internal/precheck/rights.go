@@ -85,6 +85,7 @@ var rights = []right{
 	{Worker, "zcard TASK"},
 	{Worker, "zrange TASK 0 0"},
 	{Worker, "zrangebyscore TASK 0 1"},
+	{Worker, "zrevrange TASK 0 0"},
 	{Worker, "zremrangebyscore TASK 0 1"},
 	{Worker, "zremrangebyrank TASK 0 0"},
 	{Worker, "incr TASK"},
@@ -98,7 +99,7 @@ var rights = []right{
 }
 
 // reads are the commands of a viewer.
-var reads = strings.Fields("get exists strlen getrange pttl zscore zmscore zcard zcount zrange zrevrange zrangebyscore hget hmget hgetall " +
+var reads = strings.Fields("get exists strlen getrange pttl zscore zmscore zcard zcount zrange zrevrange zrangebyscore hget hmget hgetall hvals " +
 	"llen lrange smembers sismember time publish scan")
 
 // acts are the commands of an operator besides those of a viewer and a worker.

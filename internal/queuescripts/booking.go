@@ -44,7 +44,7 @@ func (s StoredBooking) Has(rule string) bool {
 	return s != "" && slices.Contains(strings.Split(s.Policy(), "+"), rule)
 }
 
-// Read takes it apart; ok is false for what nobody here wrote.
+// Read takes a booking apart. ok is false when [NewStoredBooking] did not write it.
 func (s StoredBooking) Read() (ids []string, costs []int, ok bool) {
 	f := strings.SplitN(string(s), " ", 4)
 	if len(f) != 4 {

@@ -1,5 +1,5 @@
 // Package queuescripts calls the scripts about the tasks of a queue, and builds the keys of queues, asynq's own included.
-// It also keeps what operators and processes say of themselves.
+// It also keeps the list of what operators changed, and the list of the processes that run.
 //
 //	key.go      the names of the keys of a queue, and of those that stand beside all queues
 //	booking.go  what is stored beside a task that waits

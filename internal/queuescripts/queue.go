@@ -156,7 +156,7 @@ func waitOf(text string) Wait {
 	}
 }
 
-// PoolMark tells pools apart: 4 bytes, for two of one mark only wake at the same time.
+// PoolMark tells pools apart. It is 4 bytes short: two pools of one mark only wake at the same time.
 type PoolMark [4]byte
 
 var deferScript = luascripts.NewScript("queue/defer")
@@ -313,10 +313,10 @@ func retime(ctx context.Context, c redis.Scripter, k QueueKeys, onlyEarlier int,
 
 var forgetScript = luascripts.NewScript("queue/forget")
 
-// Forget runs forget.lua. what is what the task waited for by the entry that is dropped,
-// as [DueTask] has it; empty for the one that it has.
-func Forget(ctx context.Context, c redis.Scripter, k QueueKeys, id, what string) error {
-	if err := forgetScript.Run(ctx, c, []string{k.Due, k.Task(id)}, luascripts.ShortID(id), what).Err(); err != nil {
+// Forget runs forget.lua. record says what the task waited for by the entry that is dropped,
+// as [DueTask] has it. Empty means the entry that the task has now.
+func Forget(ctx context.Context, c redis.Scripter, k QueueKeys, id, record string) error {
+	if err := forgetScript.Run(ctx, c, []string{k.Due, k.Task(id)}, luascripts.ShortID(id), record).Err(); err != nil {
 		return forgetScript.Wrap(err)
 	}
 	return nil
@@ -428,9 +428,8 @@ type RuleVersion struct {
 
 var claimScript = luascripts.NewScript("queue/claim")
 
-// Claim runs claim.lua for 1 to 1000 rules: open says which of them have
-// changed since the queue was planned, claimed that this owner alone may plan
-// it anew for so long.
+// Claim runs claim.lua for 1 to 1000 rules. open says which of them have changed since the queue was
+// planned. claimed says that this owner alone may plan the queue anew, for as long as ttl.
 func Claim(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, ttl time.Duration, rules []RuleVersion) (claimed bool, open []int64, err error) {
 	args := pairs(rules, owner, luascripts.Micros(ttl), len(rules))
 	r := claimScript.Ask(ctx, c, 1+len(rules), []string{k.claim, k.planned}, args...)

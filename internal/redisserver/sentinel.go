@@ -67,10 +67,11 @@ func (w *Watched) Divide(server *Process, cut bool) {
 
 // Close ends all of them.
 func (w *Watched) Close() error {
+	err := errors.Join(closeAll(w.Sentinels), closeAll(w.Servers)) // first: they speak to the ports of the proxies
 	for _, p := range slices.Concat(w.Peers, w.Asked) {
 		p.Close()
 	}
-	return errors.Join(closeAll(w.Sentinels), closeAll(w.Servers))
+	return err
 }
 
 // Known is the address under which the sentinels know a server.

@@ -32,9 +32,9 @@ const (
 //	                                          worker, queue -> internal/asynqwire -> internal/queuescripts -> internal/luascripts
 //	                              worker, inspect, queue/* -> internal/batchscripts, internal/schedulescripts -> internal/queuescripts
 //	                                          worker, queue -> internal/policyset, internal/promotion -> throttle
-//	                                    httplimit -------------^
-//	                          throttle/throttletest -----------^
-//	                          throttle, worker -> event
+//	                                         worker, inspect -> internal/history -> internal/luascripts
+//	                        httplimit, throttle/throttletest -> throttle
+//	                                        throttle, worker -> event
 //
 // What each package is for stands in docs/architecture.md.
 var edges = map[string][]string{

@@ -117,13 +117,25 @@ func TestRunsAreJudgedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := bytes.Cut(text, []byte("\n"))
-	if err := os.WriteFile(log, rest, 0o600); err != nil {
+	at := bytes.Index(text, []byte(`{"id":"c`)) // of the client; the first ticks do not count
+	line, _, _ := bytes.Cut(text[at:], []byte("\n"))
+	if err := os.WriteFile(log, bytes.Replace(text, append(line, '\n'), nil, 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	stderr.Reset()
 	if code := Run(t.Context(), []string{"judge", kept}, strings.NewReader(""), &again, &stderr); code != exitRun || !strings.Contains(stderr.String(), "none: 1 lost") {
 		t.Errorf("without one arrival: code %d, %q, want that a message is lost", code, &stderr)
+	}
+	history := filepath.Join(kept, "history.json")
+	if text, err = os.ReadFile(history); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(history, bytes.Replace(text, []byte(`{"fault"`), []byte(`{"failed":"a worker ended","fault"`), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stderr.Reset()
+	if code := Run(t.Context(), []string{"judge", kept}, strings.NewReader(""), &again, &stderr); code != exitRun || !strings.Contains(stderr.String(), "can't be judged: a worker ended") {
+		t.Errorf("of a run that was not led to its end: code %d, %q, want that it can't be judged", code, &stderr)
 	}
 	for _, args := range [][]string{{"judge"}, {"judge", "-h"}} {
 		if code := Run(t.Context(), args, strings.NewReader(""), io.Discard, io.Discard); code != exitUsage {

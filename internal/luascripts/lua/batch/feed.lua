@@ -42,7 +42,7 @@ return function(keys, args)
   local batch = { record = keys[5], unfinished = keys[6], ahead = keys[7], batches = keys[8], ended = keys[9], id = args[1] }
   local owner, cursor, mark, over, pace_at = args[2], tonumber(args[3]), args[4], args[5] == "1", args[6]
   local count, FIELDS = tonumber(args[8]), 10
-  local WHY = { [0] = "id taken", [-1] = "duplicate" } -- by code, as batch.go has them
+  local WHY = { [0] = "id taken", [-1] = "duplicate" } -- by code, as internal/batchscripts has them
   local DROPS = 500 -- so many elements before the cursor a call takes out: all at once may be four of the largest windows
 
   local now = clock()
