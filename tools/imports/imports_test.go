@@ -68,7 +68,7 @@ var edges = map[string][]string{
 	"event/eventlog":            {"event"},
 	"throttle/throttletest":     {"throttle", "internal/fake"},
 	"queue":                     {"throttle", "throttle/gate", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/queuescripts", "internal/rediserr", "internal/asynqwire", "queue/internal/backend", "queue/internal/yamlfile", "queue/internal/zones"},
-	"inspect":                   {"queue/batch", "queue/schedule", "queue", "throttle", "throttle/gate", "internal/presence", "internal/history", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/limitscripts", "internal/queuescripts", "internal/batchscripts", "internal/schedulescripts"},
+	"inspect":                   {"queue/batch", "queue/schedule", "queue", "throttle", "throttle/gate", "internal/presence", "internal/history", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/limitscripts", "internal/queuescripts", "internal/batchscripts", "internal/schedulescripts", "internal/rediserr"},
 	"queue/batch":               {"event", "queue", "throttle", "internal/luascripts", "internal/queuescripts", "internal/batchscripts", "internal/presence", "internal/stderrlog", "queue/internal/backend", "queue/internal/check"},
 	"queue/schedule":            {"queue", "internal/filewatch", "internal/queuescripts", "internal/schedulescripts", "internal/presence", "internal/stderrlog", "internal/asynqwire", "internal/civil", "internal/cronspec", "queue/internal/backend", "queue/internal/check", "queue/internal/yamlfile", "queue/internal/zones"},
 	"queue/phonezone":           {"queue", "queue/internal/zones"},
