@@ -481,8 +481,8 @@ var ErrNotFound = errors.New("batchscripts: no such batch")
 
 var batchPeekScript = luascripts.NewScript("batch/batchpeek")
 
-// Read reads records, and what else is known of them, in one trip; each fails
-// alone, with ErrNotFound when there is none.
+// Read reads batches in one round trip. Each has an error of its own, which is [ErrNotFound] when there
+// is no such batch.
 func Read(ctx context.Context, c redis.UniversalClient, k queuescripts.QueueKeys, ids []string) ([]View, []error) {
 	views, errs := make([]View, len(ids)), make([]error, len(ids))
 	calls := make([]luascripts.Command, len(ids))
@@ -502,7 +502,7 @@ func Read(ctx context.Context, c redis.UniversalClient, k queuescripts.QueueKeys
 	return views, errs
 }
 
-// StateOf is what a batch does, "" when there is none.
+// StateOf is the state of a batch. It is empty when there is no such batch.
 func StateOf(ctx context.Context, c redis.Cmdable, k queuescripts.QueueKeys, id string) (State, error) {
 	state, err := c.HGet(ctx, keysOf(k, id).record, "state").Result()
 	if err != nil && !errors.Is(err, redis.Nil) {

@@ -11,7 +11,7 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 )
 
-// The same for a batch: what is new is refused whole, what ends or is taken out is not.
+// A full Redis refuses to start or feed a batch, and nothing is half done. Elements still end, and are still taken out.
 func TestFullRedisAndABatch(t *testing.T) {
 	t.Parallel()
 	rdb, raw := redistest.StartTimed(t, redistest.Arg("maxmemory-policy", "noeviction"))

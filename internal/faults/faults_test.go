@@ -203,6 +203,16 @@ func TestNearAStrikeBesideJumpsOfAnHour(t *testing.T) {
 	}
 }
 
+// A server names keys when a strike fails. A phone number among them is not shown, and the error can still be told from others.
+func TestAStrikeThatFailedShowsNoPhone(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("BUSYKEY hw:{+491510000012}:phone is there")
+	err := fmt.Errorf("a strike: %w", maskedError{cause})
+	if want := "a strike: BUSYKEY hw:{+49…0012}:phone is there"; err.Error() != want || !errors.Is(err, cause) {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 // A grant that was acted on too late is seen by when its message came, and so is a breach among what came clear of strikes.
 func TestOldGrantsAreFound(t *testing.T) {
 	t.Parallel()

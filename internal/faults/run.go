@@ -242,7 +242,7 @@ func (r *run) strikeUntil(ctx, load context.Context) error {
 			err = r.crew.check()
 		}
 		if err != nil {
-			return fmt.Errorf("a strike %v after the begin: %w", s.From.Sub(r.began).Round(time.Millisecond), err)
+			return fmt.Errorf("a strike %v after the begin: %w", s.From.Sub(r.began).Round(time.Millisecond), maskedError{err})
 		}
 		s.To, s.Forgot = time.Now(), r.spec.Fault.Forgets || r.forgot
 		r.forgot = false
@@ -250,6 +250,12 @@ func (r *run) strikeUntil(ctx, load context.Context) error {
 		r.spec.Log("%6.1f s  %s, for %v", s.From.Sub(r.began).Seconds(), s.What, s.To.Sub(s.From).Round(time.Millisecond))
 	}
 }
+
+// maskedError is an error of a server, whose words may hold keys, and so phone numbers.
+type maskedError struct{ err error }
+
+func (e maskedError) Error() string { return maskPhones(e.err.Error()) }
+func (e maskedError) Unwrap() error { return e.err }
 
 // drain waits until all batches are at their end and nothing is left in the queue.
 func (r *run) drain(ctx context.Context, rdb redis.UniversalClient, client *queue.Client) {

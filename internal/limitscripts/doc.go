@@ -6,7 +6,7 @@
 //	acquire.go  acquire, for one call and for many together
 //	slots.go    acquire on a Cluster, slot by slot
 //	refresh.go  refresh, for many bookings together
-//	lookup.go   where a booking stands, and who waits in a line
+//	lookup.go   the place of a booking in a line, and the jobs that wait in a line
 //	lease.go    release, renew, adjust and close
 //	stored.go   stored limits, and rules that are closed
 package limitscripts

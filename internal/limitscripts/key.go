@@ -69,7 +69,7 @@ func (k LimitKeys) Ledger() string { return k.ledger }
 // rule holds them up.
 func (k LimitKeys) turns(policy string) string { return k.ledger + ":turns:" + policy }
 
-// opening names the count of those who wait for a gate to open.
+// opening is the key that counts the jobs that wait for a gate to open.
 func (k LimitKeys) opening() string { return k.ledger + ":opening" }
 
 func (k LimitKeys) all() []string { return []string{k.ledger, k.tokens, k.line} }

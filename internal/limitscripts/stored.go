@@ -52,15 +52,14 @@ func CloseRule(ctx context.Context, c redis.Scripter, prefix, rule string, d tim
 	return r.Time(), version, r.Err()
 }
 
-// StoredLimit is what is stored of a rule's limit. No text and no error means
-// that there is none.
+// StoredLimit is what is stored of a rule's limit. Where no limit is stored it has no text and no error.
 type StoredLimit struct {
 	Text    string
 	Version int64 // of the last change; 0 when none is known
 	// Replaced are the limits that it replaced, the newest first, when a policy file has it.
 	// It is nil for the limit of an operator.
 	Replaced []string
-	Err      error // a [luascripts.ReplyError] when what is stored has another form
+	Err      error // a [luascripts.ReplyError] when this version can't read the stored text
 
 	Closed  time.Time // until when the rule is closed on all keys; zero for not
 	Closing int64     // version of that

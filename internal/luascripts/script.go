@@ -109,7 +109,7 @@ func (s *Script) Wrap(err error) error {
 func (s *Script) Unexpected(what string) error { return &ReplyError{Script: s.file(), What: what} }
 
 // ReplyError says that a script answered what it never should: another program
-// writes our keys, or the server is none that we know.
+// writes our keys, or the server is not a kind of Redis that we know.
 type ReplyError struct {
 	Script string
 	What   string

@@ -283,8 +283,8 @@ func TestRolesMayCallWhatTheirScriptsCall(t *testing.T) {
 	t.Parallel()
 	for role, scripts := range map[precheck.Role][]string{
 		precheck.Limiter:  {"lib/*", "limit/*"},
-		precheck.Enqueuer: {"queue/enqueue", "queue/insert_task", "queue/deferred"},
-		precheck.Feeder:   {"batch/*", "queue/tick", "queue/enqueue", "queue/insert_task"},
+		precheck.Enqueuer: {"lib/*", "limit/*", "queue/enqueue", "queue/insert_task", "queue/deferred", "batch/batchstart", "batch/batchpeek"},
+		precheck.Feeder:   {"lib/*", "limit/*", "batch/*", "queue/tick", "queue/enqueue", "queue/insert_task", "queue/deferred", "queue/get_task", "queue/retime"},
 		precheck.Worker:   {"*/*"},
 	} {
 		may, seen := precheck.ACL(role, "hw"), 0
