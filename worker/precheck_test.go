@@ -174,7 +174,7 @@ func TestTheLeastRightsSufficeToFeedAndTick(t *testing.T) {
 				for i := range 20 {
 					phone := i
 					if b.ID == "cancelled" {
-						phone = 0 // its elements wait for the one phone
+						phone = 20 // one that the other batch has not: its elements wait for each other
 					}
 					if !yield(batch.Element{ID: strconv.Itoa(i), Payload: fmt.Appendf(nil, `{"to":"%d"}`, phone)}) {
 						return
