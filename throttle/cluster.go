@@ -30,8 +30,8 @@ func storeOn(rdb redis.UniversalClient) store {
 // instant than need be for a moment. A process that dies in between leaves a permit
 // charged that nobody used. Each slot grants by the clock of its own server, so a job
 // may start after the instant at which a rule counts it, by as much as a grant may
-// be old when it is acted on (see [slack]). Where the later servers always take longer than that to
-// answer, each grant comes too late and is given back.
+// be old when it is acted on (see [slack]). Where it is older when the last server has answered, all are asked at once to let it
+// count from then on. Where a server always takes longer than that to answer, each grant comes too late and is given back.
 //
 // The clocks of servers differ. An answer is by the clock of the server that has the
 // narrowest key: what others say is carried over by the difference, as far as their replies
@@ -65,13 +65,16 @@ func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undo
 		_, err := s.ask(ctx, c, base, 0)
 		return err
 	}
+	if a.Mode == limitscripts.Anew {
+		return s.anew(ctx, c, all, base)
+	}
 	if a.Mode == limitscripts.BookLastRule {
 		if last := lastRateSlot(a.Rules); last.to > 0 {
 			return s.bookLastRule(ctx, c, last, base, by)
 		}
 		a.Mode = limitscripts.Book
 	}
-	out := limitscripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Left: make([]int, len(a.Rules))}
+	out := emptyReply(len(a.Rules))
 	var earliest time.Time // of the grants
 	for n, at := range all {
 		call := limitscripts.Call{AcquireArgs: a}
@@ -109,6 +112,36 @@ func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undo
 	}
 	c.AcquireReply = out
 	return err
+}
+
+// anew asks all slots at once. What some of them grant while another does not is not given back here.
+func (s clusterStore) anew(ctx context.Context, c *limitscripts.Call, all []slotCalls, base *redisclock.Clock) error {
+	a := c.AcquireArgs
+	replies, counted, errs := make([]limitscripts.AcquireReply, len(all)), make([]time.Time, len(all)), make([]error, len(all))
+	atOnce(all, func(n int, at slotCalls) {
+		call := limitscripts.Call{AcquireArgs: a}
+		call.Rules = a.Rules[at.from:at.to]
+		if counted[n], errs[n] = s.ask(ctx, &call, base, staleSlots); errs[n] == nil { // after an error others may write to it still
+			replies[n] = call.AcquireReply
+		}
+	})
+	if err := slotsError(errs); err != nil {
+		return err
+	}
+	out, refused := emptyReply(len(a.Rules)), limitscripts.Granted
+	for n, at := range all {
+		if out = joined(out, replies[n], at, counted[n]); replies[n].Status != limitscripts.Granted {
+			refused = replies[n].Status
+		}
+	}
+	out.Status = refused
+	c.AcquireReply = out
+	return nil
+}
+
+// emptyReply is the reply of no slot, to a call of so many rules.
+func emptyReply(rules int) limitscripts.AcquireReply {
+	return limitscripts.AcquireReply{Worth: make([]int64, rules), Each: make([]time.Time, rules), Left: make([]int, rules)}
 }
 
 // atOnce calls f for all slots at the same time. When a hook of the client panics the caller panics, as
@@ -219,6 +252,7 @@ func joined(out, r limitscripts.AcquireReply, at slotCalls, counted time.Time) l
 	if r.Status != limitscripts.Granted || out.Local.Until.IsZero() || r.Local.Until.Before(out.Local.Until) {
 		out.Local.Until = r.Local.Until
 	}
+	out.Local.Repeated = out.Local.Repeated || r.Local.Repeated
 	if r.Rule > 0 {
 		out.Rule = at.from + r.Rule
 	}
@@ -437,8 +471,7 @@ func (s clusterStore) bookLastRule(ctx context.Context, c *limitscripts.Call, la
 	if err != nil {
 		return err // others may write to the call still
 	}
-	none := limitscripts.AcquireReply{Worth: make([]int64, len(a.Rules)), Each: make([]time.Time, len(a.Rules)), Left: make([]int, len(a.Rules))}
-	out := joined(none, call.AcquireReply, last, counted)
+	out := joined(emptyReply(len(a.Rules)), call.AcquireReply, last, counted)
 	if out.Status == limitscripts.Booked && out.Promised.IsZero() && at.After(out.At) {
 		by.undo(ctx, slotGrant{at: last, job: a.Job}) // there is only a place, and no grant
 		out.Status, out.Rule, out.At = limitscripts.Refused, rule, at

@@ -82,7 +82,7 @@ func (m *coalescer) acquire(ctx context.Context, c *limitscripts.Call) error {
 		}
 		return err
 	}
-	if m.scattered.Load() {
+	if m.scattered.Load() || c.Mode == limitscripts.Anew {
 		return m.send(ctx, c)
 	}
 	to, err := m.nodeOf(ctx, c.Rules[0].Ledger())

@@ -225,6 +225,7 @@ type Decision struct {
 	start         time.Time // At on the local, monotonic clock; never before it
 	until         time.Time // until when a grant may be acted on, on that clock; zero for ever
 	startEarliest time.Time // At on that clock, never after it: the answer may have been long on its way
+	repeated      bool      // an earlier call of the token made the grant
 	instead       instead   // of what a shadowed grant was made
 }
 

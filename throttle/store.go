@@ -262,6 +262,7 @@ func (t *roundTripTimes) localTimes(r *limitscripts.AcquireReply, old time.Durat
 		since = t.began.Add(ahead)
 	}
 	r.Local.Until = since.Add(old)
+	r.Local.Repeated = r.Status == limitscripts.Granted && ahead < 0 // a new grant is not made for the past
 }
 
 // How old a grant may be when it is acted on, at the least and at the most; an older one is acquired anew. A

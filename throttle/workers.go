@@ -460,8 +460,8 @@ func (workerCalls) WithGiveBacks(ctx context.Context, q *giveback.Queue, promote
 }
 
 // Stale says that a grant is too old to be acted on: the process stood still, or the answer was
-// long on its way, and acting late would come too close to the next grant. Then acquire
-// again. The bound is a tenth of the window of each rule, at least 10 ms and at most 1 s; on
+// long on its way, and acting late would come too close to the next grant. It was made anew in vain, or grew old after that. Then
+// acquire again. The bound is a tenth of the window of each rule, at least 10 ms and at most 1 s; on
 // Redis Cluster, where the keys are in several hash slots, at least 50 ms. It counts from when
 // the rule's server counts the grant.
 func (workerCalls) Stale(d Decision) bool { return d.stale() }

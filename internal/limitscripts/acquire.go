@@ -71,6 +71,8 @@ type AcquireReply struct {
 type LocalTimes struct {
 	Start time.Time // At, never before it
 	Until time.Time // until when a grant may be acted on: later it would come too close to the next one
+
+	Repeated bool // one of the servers repeats a grant of an earlier call
 }
 
 // Call is one call of acquire.lua and what it came back with.

@@ -37,10 +37,11 @@ const (
 	GrantOrBook              // grant, or book
 	Book                     // book, never grant
 	BookLastRule             // book in the line of the widest rates, at an instant at which all rules admit it, or not at all
+	Anew                     // let the grant of the token count from now on, or give it back: the answer is Withdrawn then. Such a call is sent alone
 )
 
 // NeverGrants says that a call of this mode is for a place in a line alone.
-func (m Mode) NeverGrants() bool { return m >= Book }
+func (m Mode) NeverGrants() bool { return m == Book || m == BookLastRule }
 
 // Kind is an algorithm: the first byte of a ledger, and with it the ledger's
 // schema. A new form of an old kind takes a new byte.

@@ -31,6 +31,43 @@ func (c *call) repeated(token uint64, held int64) limitscripts.AcquireReply {
 	return r
 }
 
+// grantAnew lets a grant count from now on, because it came too late to be acted on. Its job goes before those who wait, as it
+// did then: they come as much later. Where a rule does not admit it any more, or a lease of it has ended, all of it is given back.
+func (c *call) grantAnew(a limitscripts.AcquireArgs, g gate) limitscripts.AcquireReply {
+	found, until := c.found(a.Token)
+	at, lost := c.now, false
+	for i := range c.rules {
+		rule := &c.rules[i]
+		if rule.kind == limitscripts.Leases {
+			lost = lost || found[i] <= 0
+		} else {
+			if i == 0 {
+				rule.tokens.drop(a.Token)
+			}
+			if found[i] > 0 {
+				rule.refund(a.Token, found[i])
+			}
+			at = max(at, rule.earliest(c.now, 0, rule.cost))
+		}
+		at = max(at, rule.closed)
+	}
+	if !lost && at <= c.now+micros(a.Inline) && g.opened(at) == at {
+		r := limitscripts.AcquireReply{Status: limitscripts.Granted, At: instantOf(at)}
+		c.spend(&r, at, a.Token)
+		return r
+	}
+	for i := range c.rules {
+		rule := &c.rules[i]
+		if own := rule.kind == limitscripts.Leases; own || i == 0 {
+			if own {
+				rule.tokens.drop(a.Token)
+			}
+			rule.tokens.withdraw(a.Token, found[i], until, rule.now, rule.extra)
+		}
+	}
+	return limitscripts.AcquireReply{Status: limitscripts.Withdrawn, Promoted: c.tellMissed(c.promote(func(*ruleCall) bool { return true }))}
+}
+
 func (c *call) acquire(a limitscripts.AcquireArgs, g gate) limitscripts.AcquireReply {
 	c.findAndMeasure()
 	inline := int64(0)
@@ -159,16 +196,23 @@ func (c *call) leave() {
 }
 
 func (c *call) grant(r *limitscripts.AcquireReply, at int64, token uint64) {
+	c.spend(r, at, token)
+	for i := range c.rules {
+		c.rules[i].park()
+	}
+	c.leave()
+}
+
+// spend spends permits of all rules.
+func (c *call) spend(r *limitscripts.AcquireReply, at int64, token uint64) {
 	for i := range c.rules {
 		rule := &c.rules[i]
 		rule.spend(at, token)
-		rule.park()
 		r.Worth = append(r.Worth, rule.state.worth(rule.numbers))
 		if l, ok := rule.state.(*leases); ok {
 			r.Fence = l.fence
 		}
 	}
-	c.leave()
 }
 
 // book gives the job its places: it waits where it is held up, keeps its turn in

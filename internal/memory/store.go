@@ -216,11 +216,16 @@ func (s *Store) Acquire(a limitscripts.AcquireArgs) limitscripts.AcquireReply {
 			r.Status = limitscripts.NotCovered
 			return
 		}
-		if held, known := c.rules[0].heldAt(a.Token); known {
+		switch held, known := c.rules[0].heldAt(a.Token); {
+		case a.Mode == limitscripts.Anew && held > 0:
+			r = c.grantAnew(a, g)
+		case known:
 			r = c.repeated(a.Token, held)
-			return
+		case a.Mode == limitscripts.Anew:
+			r.Status = limitscripts.Withdrawn
+		default:
+			r = c.acquire(a, g)
 		}
-		r = c.acquire(a, g)
 	})
 	if no.status != 0 {
 		r.Status, r.Rule, r.Version = no.status, no.rule, no.version

@@ -49,6 +49,28 @@ func (w *twin) acquire() {
 	}
 }
 
+// anew lets a grant that came too late count from now on, or one that is withdrawn or not known.
+func (w *twin) anew() {
+	grants := append(w.justHeld(), w.justLost()...)
+	if len(grants) == 0 {
+		return
+	}
+	h := rapid.SampledFrom(grants).Draw(w.T, "held")
+	a := limitscripts.AcquireArgs{
+		Rules: w.grantable(w.ruleCallsOf(h)), Policy: w.name(h.policy), Gate: w.gate(), Token: h.token, Job: h.job, Mode: limitscripts.Anew, MaxWait: -1,
+		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
+	}
+	for i := range a.Rules {
+		a.Rules[i].At, a.Rules[i].Until = time.Time{}, time.Time{} // it is known by its token alone
+	}
+	got, err := limitscripts.Acquire(w.ctx, w.rdb, a)
+	w.fail(err)
+	w.same(fmt.Sprintf("anew %+v", a), got, w.store.Acquire(a))
+	if got.Status == limitscripts.Granted {
+		h.at, h.worth = got.At, got.Worth
+	}
+}
+
 func (w *twin) acquireArgs() (limitscripts.AcquireArgs, int) {
 	policy, name := w.drawPolicy()
 	a := limitscripts.AcquireArgs{

@@ -173,7 +173,7 @@ func (w *twin) logs() bool {
 
 func (w *twin) step(steps []time.Duration, back bool) {
 	r := rapid.SampledFrom(w.rules).Draw(w.T, "rule")
-	switch op := rapid.IntRange(0, 24).Draw(w.T, "op"); {
+	switch op := rapid.IntRange(0, 26).Draw(w.T, "op"); {
 	case op < 9:
 		w.acquire()
 	case op < 13:
@@ -190,6 +190,8 @@ func (w *twin) step(steps []time.Duration, back bool) {
 		w.lose(r)
 	case op == 20 && !w.calm && rapid.IntRange(0, 2).Draw(w.T, "close") == 0:
 		w.close()
+	case op > 24:
+		w.anew()
 	case op > 22:
 		w.adjust()
 	case op > 20 && r.n.Kind == limitscripts.Leases:

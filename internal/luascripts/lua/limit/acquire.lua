@@ -12,7 +12,8 @@
 --                     job that waits, or nothing for a caller that never waits. Behind all calls come the templates: what calls have in
 --                     common, each field with "|" after it:
 --                     mode       0 TRY: now or not at all; 1 GRANT_OR_BOOK; 2 BOOK: never grant; 3 BOOK_LAST_RULE: book in the line of
---                                the widest rates or not at all, and not before the other rules admit it
+--                                the widest rates or not at all, and not before the other rules admit it; 4 ANEW: let the grant of the
+--                                token count from now on, or give it back, and the answer is withdrawn. Such a call comes alone
 --                     inline_us  how far in the future a grant may lie
 --                     max_us     longest wait that makes sense, -1 for any
 --                     gate       when work may run, see gate.lua; "" for always
@@ -41,7 +42,7 @@ local decisions = require("limit/decide")
 local shortcut = require("limit/shortcut")
 local RESENT_WITHIN = numbers.RESENT_WITHIN
 local counts_until = rulecall.counts_until
-local BOOK, decide, put_all = decisions.BOOK, decisions.decide, decisions.put_all
+local ANEW, BOOK, decide, put_all = decisions.ANEW, decisions.BOOK, decisions.decide, decisions.put_all
 
 local call, byte, sub, match, ceil, max = redis.call, string.byte, string.sub, string.match, math.ceil, math.max
 local TEMPLATE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
@@ -80,7 +81,7 @@ local read_template = memo(function(text)
     mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), want_left = want_left == "1",
     turns = turns == "1", hold_after_failover = safe == "1" or safe == "3", confirmed = safe > "1",
     rules = rulecall.read_rules(text, rules_start), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, failover_fault = nil,
-    first_grants = false, once = tonumber(longest) > 0,
+    first_grants = false, once = tonumber(longest) > 0 or tonumber(mode) == ANEW,
   }
   template.keys = (template.turns and 4 or 3) * #template.rules + (template.gate and 1 or 0)
   for _, rule in ipairs(template.rules) do template.worthy = template.worthy or rule.kind.worth ~= nil or rule.kind.lease ~= nil end

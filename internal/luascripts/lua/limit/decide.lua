@@ -11,12 +11,12 @@ local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earli
 local RESENT_WITHIN, NONE, OFFERED_FOR = numbers.RESENT_WITHIN, line.NONE, line.OFFERED_FOR
 local anybody, leave, tell_missed, open_line, promote, park, promised =
   line.anybody, line.leave, line.tell_missed, line.open_line, line.promote, line.park, line.promised
-local held_at, put, spend = tokens.held_at, tokens.put, tokens.spend
+local granted, held_at, put, spend, take_out, withdraw = tokens.granted, tokens.held_at, tokens.put, tokens.spend, tokens.take_out, tokens.withdraw
 local joint, last_of_group, promote_in_lines_left, find_and_measure, open_rule, set_job, set_keys =
   rulecall.joint, rulecall.last_of_group, rulecall.promote_in_lines_left, rulecall.find_and_measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
 local REFUSED, GRANTED, BOOKED, TOO_LATE, WITHDRAWN = 0, 1, 2, 3, 4 -- statuses; ledger.lua has the others
-local TRY, BOOK, BOOK_LAST_RULE = 0, 2, 3 -- modes, see acquire.lua
+local TRY, BOOK, BOOK_LAST_RULE, ANEW = 0, 2, 3, 4 -- modes, see acquire.lua
 local GATE = 0 -- in place of the index of the rule that refuses
 
 -- put_all writes the ledgers that were spent on
@@ -159,6 +159,45 @@ local function repeated(call, held)
     end
   end
   return answer(call, GRANTED, 0, held)
+end
+
+-- grant_anew lets a grant count from now on, because it came too late to be acted on. Its job goes before those who wait, as it did
+-- then: they come as much later. Where a rule does not admit it any more, or a lease of it has ended, all of it is given back
+local function grant_anew(script, call)
+  local rules, now, token, gate = call.rules, call.now, call.token, call.template.gate
+  local first, at, lost, stated_until = nil, now, false, 0
+  for _, rule in ipairs(rules) do
+    rule.stated_at = 0
+    rule.found = granted(rule, token, first)
+    first = first or rule.found
+    local held = rule.found and max(0, rule.found) or 0
+    if rule.kind.lease then
+      lost = lost or held == 0
+    else
+      take_out(rule, now, held, token)
+      if held > 0 then stated_until = max(stated_until, held + rule.limit.counts) end
+      at = max(at, earliest(rule, now, 0, rule.want))
+    end
+    at = max(at, rule.closed)
+  end
+  if not lost and at <= call.reach and opened(gate, at) == at then
+    charge(script, rules, at, token, false)
+    for _, rule in ipairs(rules) do
+      if rule.kind.lease then call.fence = rule.ledger.fence end
+    end
+    return answer(call, GRANTED, 0, at)
+  end
+
+  local promoted = {}
+  for i, rule in ipairs(rules) do
+    if rule.kind.lease then redis.call("ZREM", rule.tokens, token) end
+    if i == 1 or rule.kind.lease then withdraw(rule, token, rule.found, stated_until, now) end
+  end
+  for _, rule in ipairs(rules) do
+    outlive(rule, now)
+    promote(rule, now, promoted, true)
+  end
+  return answer(call, WITHDRAWN, 0, 0, promoted)
 end
 
 -- read opens the ledgers of a call whose keys stand after keys[k]. The results:
@@ -345,7 +384,8 @@ local function decide(script, template, keys, k, text)
   }
   if failed then return answer(call, failed, which, newer) end
   if gate and not gate.covers(now) then return answer(call, ledger.NOT_COVERED, 0, 0) end
-  if held and held < 0 then return answer(call, WITHDRAWN, 0, 0) end
+  if held and held < 0 or mode == ANEW and not held then return answer(call, WITHDRAWN, 0, 0) end
+  if mode == ANEW then return grant_anew(script, call) end
   if held then
     if template.confirmed then
       script.repeats = script.repeats or {}
@@ -378,4 +418,4 @@ local function decide(script, template, keys, k, text)
   return book(call, binding, at)
 end
 
-return { BOOK = BOOK, decide = decide, put_all = put_all }
+return { ANEW = ANEW, BOOK = BOOK, decide = decide, put_all = put_all }

@@ -203,6 +203,13 @@ local function unspend(rule, now, at, cost, token, worth)
   give_back(rule, now, at, cost, worth, true)
 end
 
+-- take_out takes a grant out again that the script makes anew, or withdraws. What comes after it gives the set of tokens a life: it may be gone
+local function take_out(rule, now, at, token)
+  if rule.index == 1 then call("ZREM", rule.tokens, token) end -- frees first: a full Redis must not refuse to take anything back
+  rule.ledger.remembered = NOWHERE
+  if at > 0 then unspend(rule, now, at, rule.want, token, rule.stated_worth) end
+end
+
 -- read_stated reads what the holder of a grant says about it: of each rule two arguments from
 -- args[from] on, its instant and until when it may be found by that
 local function read_stated(rules, args, from)
@@ -251,6 +258,6 @@ end
 
 return {
   keep_adjustment = keep_adjustment, grant = grant, granted = granted, held_at = held_at, lessen = lessen, note = note, put = put, read_stated = read_stated,
-  spend = spend, spend_all = spend_all, unspend = unspend,
+  spend = spend, spend_all = spend_all, take_out = take_out, unspend = unspend,
   withdraw = withdraw,
 }
