@@ -259,13 +259,11 @@ func (c *Cluster) BeginMove(ctx context.Context, slots []int, from, to *Process)
 
 // MoveKeys moves the keys of the slots for which which says so, as long as the source has any of them.
 func (m *Migration) MoveKeys(ctx context.Context, which func(key string) bool) error {
-	source, target := client(m.from.Addr()), client(m.to.Addr())
+	// A call that is repeated while the first one goes on would find keys at the target.
+	source := redis.NewClient(&redis.Options{Addr: m.from.Addr(), MaxRetries: -1, ReadTimeout: 2 * migrateWithin})
+	target := client(m.to.Addr())
 	defer source.Close()
 	defer target.Close()
-	host, port, err := net.SplitHostPort(m.to.Addr())
-	if err != nil {
-		return err
-	}
 	left := m.slots
 	for most := 100; len(left) > 0; most *= 2 { // the first keys may be those that stay
 		pipe := source.Pipeline()
@@ -286,17 +284,41 @@ func (m *Migration) MoveKeys(ctx context.Context, which func(key string) bool) e
 			if len(keys) == 0 {
 				continue
 			}
-			args := []any{"migrate", host, port, "", 0, 5000, "keys"}
-			for _, key := range keys {
-				args = append(args, key)
-			}
-			if err := source.Do(ctx, args...).Err(); err != nil {
+			if err := migrate(ctx, source, m.to.Addr(), keys); err != nil {
 				return fmt.Errorf("redisserver: %w%s", err, onBoth(ctx, source, target, keys))
 			}
 		}
 		left = more
 	}
 	return nil
+}
+
+// migrateWithin is for how long a node waits for another one while it moves keys, and migrateTries is how often it tries.
+const (
+	migrateWithin = 5 * time.Second
+	migrateTries  = 5
+)
+
+// migrate moves keys from a node to another one. On a busy machine the source may not hear in time that the target has a key, and keeps
+// it. It goes on to serve the key, so its own copy is the right one, and replaces that of the target.
+func migrate(ctx context.Context, source *redis.Client, target string, keys []string) error {
+	host, port, err := net.SplitHostPort(target)
+	if err != nil {
+		return err
+	}
+	for try := 1; ; try++ {
+		args := []any{"migrate", host, port, "", 0, migrateWithin.Milliseconds()}
+		if try > 1 {
+			args = append(args, "replace")
+		}
+		args = append(args, "keys")
+		for _, key := range keys {
+			args = append(args, key)
+		}
+		if err = source.Do(ctx, args...).Err(); try == migrateTries || !redis.HasErrorPrefix(err, "IOERR") {
+			return err
+		}
+	}
 }
 
 // End gives the slots to the target. The source must have none of their keys any more.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -144,4 +145,37 @@ func sentinelsKnow(ctx context.Context, w *Watched, master *Process) (bool, erro
 		}
 	}
 	return true, nil
+}
+
+// A target that is busy takes a key, and the source does not hear of it in time. It moves all the same, as it is at the source by then.
+func TestMigrateToABusyServer(t *testing.T) {
+	t.Parallel()
+	from, to := launch(t), launch(t)
+	source := redis.NewClient(&redis.Options{Addr: from.Addr(), MaxRetries: -1, ReadTimeout: 2 * migrateWithin})
+	defer source.Close()
+	source.Set(t.Context(), "k", "before", 0)
+	if err := to.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	goesOn := time.AfterFunc(migrateWithin*3/2, func() {
+		if err := to.Resume(); err != nil {
+			t.Error(err)
+		}
+	})
+	defer goesOn.Stop()
+	served := redis.NewClient(&redis.Options{Addr: from.Addr(), ReadTimeout: 2 * migrateWithin})
+	defer served.Close()
+	served.Ping(t.Context()) // from now on it is connected
+	moved := make(chan error, 1)
+	go func() { moved <- migrate(t.Context(), source, to.Addr(), []string{"k"}) }()
+	time.Sleep(migrateWithin / 2)
+	served.Append(t.Context(), "k", " and after") // it waits until the first try is over
+	if err := <-moved; err != nil {
+		t.Fatal(err)
+	}
+	target := client(to.Addr())
+	defer target.Close()
+	if got, err := target.Get(t.Context(), "k").Result(); err != nil || got != "before and after" {
+		t.Errorf("the target has %q, %v, want what the source had", got, err)
+	}
 }
