@@ -114,7 +114,7 @@ func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undo
 	return err
 }
 
-// anew asks all slots at once. What some of them grant while another does not is not given back here.
+// anew asks all slots at once. Where some do not let the grant count from now on, it stays there as it was.
 func (s clusterStore) anew(ctx context.Context, c *limitscripts.Call, all []slotCalls, base *redisclock.Clock) error {
 	a := c.AcquireArgs
 	replies, counted, errs := make([]limitscripts.AcquireReply, len(all)), make([]time.Time, len(all)), make([]error, len(all))

@@ -147,42 +147,36 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 	return a.read(&reply, t.limits, t.roundTripTimes)
 }
 
-// anewMost is how often the store is asked to let a grant count from now on.
-const anewMost = 2
-
 // makeAnew lets a grant that is too old to be acted on count from now on. Such a call asks all slots of a Cluster at once, so its answer
-// is younger than that of a call which asks them one after the other. Where that fails the grant is as old as before, and who gets it gives
-// it back. One that an earlier call of this token made stays what it is: somebody may act on it already.
+// is younger than that of a call which asks them one after the other. If that fails the grant stays as it is, and as old, and the caller gives
+// it back. A grant of an earlier call with this token stays as it is, too: somebody may act on it already.
 func (a *acquisition) makeAnew(ctx context.Context, t *storeCall) {
-	for range anewMost {
-		if !a.d.Granted || a.d.repeated || !a.d.stale() || ctx.Err() != nil {
-			return
-		}
-		c := &limitscripts.Call{}
-		a.fill(c)
-		c.Mode, c.MaxWait, c.WantLeft, c.Templates = limitscripts.Anew, -1, false, nil
-		around := t.begin()
-		if len(a.r.Gates) > 0 {
-			c.Gate = gateAround(a.r.Gates, around)
-		}
-		setLimits(c.Rules, a.limits, around)
-		for i, worth := range a.d.grant.worth {
-			c.Rules[i].Worth = worth
-		}
-		if t.store.acquire(ctx, c, a) != nil { // others may work on the call still
-			return
-		}
-		t.ended = time.Now()
-		t.observe(t.store, c.Now)
-		if c.Status != limitscripts.Granted {
-			a.d.Promoted = append(a.d.Promoted, a.p.rules.promotions(c.Promoted, a.p.rules.ids(a.r), c.Now)...)
-			return
-		}
-		reply, before := c.AcquireReply, a.d
-		t.localTimes(&reply, slack(c.Rules))
-		_ = a.read(&reply, a.limits, t.roundTripTimes) // a grant is no error
-		a.d.Rule, a.d.From, a.d.Promised, a.d.Left = before.Rule, before.From, before.Promised, before.Left
+	if !a.d.Granted || a.d.repeated || !a.d.stale() || ctx.Err() != nil {
+		return
 	}
+	c := &limitscripts.Call{}
+	a.fill(c)
+	c.Mode, c.Inline, c.MaxWait, c.WantLeft, c.Templates = limitscripts.Anew, 0, -1, false, nil
+	around := t.begin()
+	if len(a.r.Gates) > 0 {
+		c.Gate = gateAround(a.r.Gates, around)
+	}
+	setLimits(c.Rules, a.limits, around)
+	for i, worth := range a.d.grant.worth {
+		c.Rules[i].Worth = worth
+	}
+	if t.store.acquire(ctx, c, a) != nil { // others may work on the call still
+		return
+	}
+	t.ended = time.Now()
+	t.observe(t.store, c.Now)
+	if c.Status != limitscripts.Granted {
+		return
+	}
+	reply, before := c.AcquireReply, a.d
+	t.localTimes(&reply, slack(c.Rules))
+	_ = a.read(&reply, a.limits, t.roundTripTimes) // a grant is no error
+	a.d.Rule, a.d.From, a.d.Promised, a.d.Left = before.Rule, before.From, before.Promised, before.Left
 }
 
 // undo gives back what one slot of a Cluster granted, while the call goes on. If that fails, it is repeated in the background, unless

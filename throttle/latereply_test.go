@@ -154,7 +154,7 @@ func (l *lostAnswers) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// lateTries lets the first answers to a limiter come late, but for each fourth one: behind a call, and two that make its grant anew, the
+// lateTries lets the first answers to a limiter come late, but for each third one: behind a call, and one that makes its grant anew, the
 // grant is given back in time.
 func lateTries(t *testing.T, cfg throttle.Config, limit throttle.Limit, late int64, delay time.Duration) (far, near *throttle.Limiter) {
 	t.Helper()
@@ -168,7 +168,7 @@ func lateTries(t *testing.T, cfg throttle.Config, limit throttle.Limit, late int
 		}
 	}
 	rdb.AddHook(&calls{after: func() {
-		if n := scripts.Add(1); n%4 > 0 && n <= late {
+		if n := scripts.Add(1); n%3 > 0 && n <= late {
 			time.Sleep(delay)
 		}
 	}})
@@ -203,7 +203,7 @@ func TestTryWhoseAnswersAllComeLate(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[throttle.FailureMode]error{throttle.FailClosed: throttle.ErrUnavailable, throttle.FailOpen: nil, throttle.FailLocal: nil} {
 		synctest.Test(t, func(t *testing.T) {
-			far, near := lateTries(t, throttle.Config{OnUnavailable: mode}, throttle.Sliding(1, time.Hour), 100, 1050*time.Millisecond) // a grant may be a second old
+			far, near := lateTries(t, throttle.Config{OnUnavailable: mode}, throttle.Sliding(1, time.Hour), 100, 1500*time.Millisecond)
 			d, err := far.Policy().TryAcquire(t.Context(), throttle.Request{Key: key, Cost: 1})
 			if !errors.Is(err, want) || d.Granted != (want == nil) || d.Fallback != mode {
 				t.Errorf("%v: TryAcquire = %v, %v, want %v", mode, d, err, want)

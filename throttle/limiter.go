@@ -114,7 +114,8 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // not pass jobs that wait: a [Decision] that is not granted says in At and
 // Wait when a new job would go. n above the limit is an [ExceedsLimitError].
 //
-// A grant whose answer comes too late to be acted on is given back, and it asks again at once. Too late is a tenth of the window
+// A grant whose answer comes too late to be acted on is made anew by one more call, so that it counts from now on. If that fails, or comes
+// too late as well, it is given back, and TryAcquire asks again at once. Too late is a tenth of the window
 // after the grant, at least 10 ms, or 50 ms where several hash slots are asked, and at most 1 s. When that happens three times in a row
 // the error unwraps to [ErrUnavailable].
 func (l *Limiter) TryAcquire(ctx context.Context, key string, n int) (d Decision, err error) {

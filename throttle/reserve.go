@@ -102,7 +102,7 @@ func (v *Reservation) Delay() time.Duration {
 // Take turns the place into the grant if its instant has come, and otherwise
 // returns the new instant. It does not wait. A reservation that was granted stays
 // it. A grant that is too old to be acted on when Take hears of it (see [Limiter.TryAcquire]), as after a call whose answer
-// was lost, is given back: Take asks again at once, and after three such grants tells an instant in a moment. After
+// was lost, is made anew or given back: then Take asks again at once, and after three such grants tells an instant in a moment. After
 // Cancel the error is [ErrWithdrawn]; after [ErrUnavailable] the place is what it was: call again. A limit that fell below the cost is an
 // [ExceedsLimitError], and the place is given up.
 func (v *Reservation) Take(ctx context.Context) (Decision, error) {

@@ -265,7 +265,7 @@ func (t *roundTripTimes) localTimes(r *limitscripts.AcquireReply, old time.Durat
 	r.Local.Repeated = r.Status == limitscripts.Granted && ahead < 0 // a new grant is not made for the past
 }
 
-// How old a grant may be when it is acted on, at the least and at the most; an older one is acquired anew. A
+// How old a grant may be when it is acted on, at the least and at the most; an older one is made anew, or given back. A
 // process often stands still for less than the least, when other programs run or garbage is collected.
 const (
 	staleMin = 10 * time.Millisecond

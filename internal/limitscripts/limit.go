@@ -37,7 +37,7 @@ const (
 	GrantOrBook              // grant, or book
 	Book                     // book, never grant
 	BookLastRule             // book in the line of the widest rates, at an instant at which all rules admit it, or not at all
-	Anew                     // let the grant of the token count from now on, or give it back: the answer is Withdrawn then. Such a call is sent alone
+	Anew                     // let the grant of the token count from now on; else it stays as it is. Such a call is sent alone
 )
 
 // NeverGrants says that a call of this mode is for a place in a line alone.

@@ -32,40 +32,68 @@ func (c *call) repeated(token uint64, held int64) limitscripts.AcquireReply {
 }
 
 // grantAnew lets a grant count from now on, because it came too late to be acted on. Its job goes before those who wait, as it
-// did then: they come as much later. Where a rule does not admit it any more, or a lease of it has ended, all of it is given back.
+// did then: they wait that much longer. Where a rule does not admit it now, the answer is Refused, and nothing is changed.
 func (c *call) grantAnew(a limitscripts.AcquireArgs, g gate) limitscripts.AcquireReply {
-	found, until := c.found(a.Token)
-	at, lost := c.now, false
-	for i := range c.rules {
-		rule := &c.rules[i]
-		if rule.kind == limitscripts.Leases {
-			lost = lost || found[i] <= 0
-		} else {
-			if i == 0 {
-				rule.tokens.drop(a.Token)
-			}
-			if found[i] > 0 {
-				rule.refund(a.Token, found[i])
-			}
-			at = max(at, rule.earliest(c.now, 0, rule.cost))
-		}
-		at = max(at, rule.closed)
-	}
-	if !lost && at <= c.now+micros(a.Inline) && g.opened(at) == at {
-		r := limitscripts.AcquireReply{Status: limitscripts.Granted, At: instantOf(at)}
-		c.spend(&r, at, a.Token)
+	r := limitscripts.AcquireReply{At: instantOf(c.now)}
+	if g.opened(c.now) > c.now {
 		return r
 	}
+	found, _ := c.found(a.Token)
 	for i := range c.rules {
-		rule := &c.rules[i]
-		if own := rule.kind == limitscripts.Leases; own || i == 0 {
-			if own {
-				rule.tokens.drop(a.Token)
-			}
-			rule.tokens.withdraw(a.Token, found[i], until, rule.now, rule.extra)
+		if rule := &c.rules[i]; rule.closed > c.now || !rule.admitsAnew(found[i], a.Token) {
+			r.Rule = rule.index
+			return r
 		}
 	}
-	return limitscripts.AcquireReply{Status: limitscripts.Withdrawn, Promoted: c.tellMissed(c.promote(func(*ruleCall) bool { return true }))}
+	r.Status = limitscripts.Granted
+	newest := make([]int64, len(c.rules))
+	for i := range c.rules {
+		rule := &c.rules[i]
+		newest[i] = rule.state.newest()
+		if rule.kind == limitscripts.Leases {
+			continue
+		}
+		if i == 0 {
+			rule.tokens.drop(a.Token)
+		}
+		if rule.kind == limitscripts.Sliding && found[i] > 0 {
+			rule.refund(a.Token, found[i])
+		}
+		if rule.ledger.token == a.Token {
+			rule.ledger.token = 0
+		}
+	}
+	c.spend(&r, c.now, a.Token)
+	for i := range c.rules {
+		if l, ok := c.rules[i].state.(*leases); ok {
+			l.last = max(newest[i], c.now) // somebody may have been granted ahead
+			c.rules[i].store()
+		}
+	}
+	return r
+}
+
+// admitsAnew says whether the rule would admit a grant of an instant, 0 when it is not known, now instead. But for a log the rule's
+// state is a copy without that grant then.
+func (r *ruleCall) admitsAnew(held int64, token uint64) bool {
+	switch s := r.state.(type) {
+	case *leases:
+		end, known := r.tokens.score(token)
+		return known && end > r.now && !r.promisedAway(end, r.now)
+	case *sliding:
+		own := int64(0)
+		if held > 0 && held <= s.newest() && held > r.now-r.w {
+			own = min(r.cost, int64(s.after(held-1)-s.after(held)))
+		}
+		return s.newest() <= r.now && r.n-int64(s.after(r.now-r.w))+own >= r.cost
+	}
+	r.state = copied(r.state)
+	if held > 0 && refund(r.numbers, r.state, held, r.cost, r.worth, max(r.now, r.state.newest())) {
+		if c, ok := r.state.(counted); ok {
+			c.count().leaveNoTrace(r.cost, r.worth)
+		}
+	}
+	return r.earliest(r.now, 0, r.cost) <= r.now
 }
 
 func (c *call) acquire(a limitscripts.AcquireArgs, g gate) limitscripts.AcquireReply {

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -118,6 +119,28 @@ func (h *history) giveBack() {
 	g.refunded = true // when its token is forgotten it counts for less than it did
 }
 
+// makeAnew lets one of the newest grants count from now on, if the limit admits that.
+func (h *history) makeAnew(inline time.Duration) {
+	if len(h.grants) == 0 {
+		return
+	}
+	i := len(h.grants) - 1 - rapid.IntRange(0, min(6, len(h.grants)-1)).Draw(h.T, "which")
+	g := h.grants[i]
+	rules := h.one(h.civil(h.limit), int(g.cost))
+	if rules[0].Worth = g.worth; rapid.IntRange(0, 3).Draw(h.T, "its worth is not known") == 0 {
+		rules[0].Worth = 0
+	}
+	r := h.Acquire(limitscripts.AcquireArgs{Rules: rules, Token: g.token, Mode: limitscripts.Anew, Inline: inline, MaxWait: -1})
+	if r.Status != limitscripts.Granted {
+		return
+	}
+	if g.refunded {
+		h.Fatalf("a grant that was given back is made anew")
+	}
+	g.at, g.worth = r.At.UnixMicro(), r.Worth[0]
+	h.grants = append(slices.Delete(h.grants, i, i+1), g)
+}
+
 // live are the grants that were not given back.
 func (h *history) live() []given {
 	var out []given
@@ -157,8 +180,12 @@ func TestNeverOver(t *testing.T) {
 		inline := rapid.SampledFrom([]time.Duration{0, h.limit.Window / 20}).Draw(h.T, "inline")
 		for range rapid.IntRange(5, 80).Draw(h.T, "length") {
 			h.move(true)
-			if rapid.IntRange(0, 4).Draw(h.T, "op") == 0 {
+			switch rapid.IntRange(0, 6).Draw(h.T, "op") {
+			case 0:
 				h.giveBack()
+				continue
+			case 1, 2:
+				h.makeAnew(inline)
 				continue
 			}
 			c := cost

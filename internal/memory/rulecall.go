@@ -99,6 +99,24 @@ func (c *calendar) scratch() state { d := *c; return &d }
 func (s *step) scratch() state     { c := *s; return &c }
 func (s *sliding) scratch() state  { return &sliding{slices.Clone(s.ring), s.newestIndex} }
 
+// copied is a copy of a rate's state.
+func copied(s state) state {
+	switch s := s.(type) {
+	case chargeable:
+		return s.scratch()
+	case *gcra:
+		c := *s
+		return &c
+	case *smooth:
+		c := *s
+		return &c
+	case *warmUp:
+		c := *s
+		return &c
+	}
+	panic("memory: a copy of a state of an unknown kind")
+}
+
 // chargeAhead is the state as it will be when the first jobs ahead are granted, each as a whole and as early as it can
 // be. It is a copy when something had to be charged. The other results are how many permits still go before the job then, and the instant at which
 // the first job of the line goes, 0 when that does not matter.

@@ -13,7 +13,7 @@
 --                     common, each field with "|" after it:
 --                     mode       0 TRY: now or not at all; 1 GRANT_OR_BOOK; 2 BOOK: never grant; 3 BOOK_LAST_RULE: book in the line of
 --                                the widest rates or not at all, and not before the other rules admit it; 4 ANEW: let the grant of the
---                                token count from now on, or give it back, and the answer is withdrawn. Such a call comes alone
+--                                token count from now on. When that is refused, or no such grant is known, it stays as it is. Comes alone
 --                     inline_us  how far in the future a grant may lie
 --                     max_us     longest wait that makes sense, -1 for any
 --                     gate       when work may run, see gate.lua; "" for always

@@ -11,7 +11,8 @@ local free, outlive, earliest, worth = ledger.free, ledger.outlive, ledger.earli
 local RESENT_WITHIN, NONE, OFFERED_FOR = numbers.RESENT_WITHIN, line.NONE, line.OFFERED_FOR
 local anybody, leave, tell_missed, open_line, promote, park, promised =
   line.anybody, line.leave, line.tell_missed, line.open_line, line.promote, line.park, line.promised
-local granted, held_at, put, spend, take_out, withdraw = tokens.granted, tokens.held_at, tokens.put, tokens.spend, tokens.take_out, tokens.withdraw
+local admits_anew, granted, held_at, put, spend, take_out =
+  tokens.admits_anew, tokens.granted, tokens.held_at, tokens.put, tokens.spend, tokens.take_out
 local joint, last_of_group, promote_in_lines_left, find_and_measure, open_rule, set_job, set_keys =
   rulecall.joint, rulecall.last_of_group, rulecall.promote_in_lines_left, rulecall.find_and_measure, rulecall.open_rule, rulecall.set_job, rulecall.set_keys
 
@@ -162,42 +163,28 @@ local function repeated(call, held)
 end
 
 -- grant_anew lets a grant count from now on, because it came too late to be acted on. Its job goes before those who wait, as it did
--- then: they come as much later. Where a rule does not admit it any more, or a lease of it has ended, all of it is given back
-local function grant_anew(script, call)
-  local rules, now, token, gate = call.rules, call.now, call.token, call.template.gate
-  local first, at, lost, stated_until = nil, now, false, 0
-  for _, rule in ipairs(rules) do
-    rule.stated_at = 0
-    rule.found = granted(rule, token, first)
-    first = first or rule.found
-    local held = rule.found and max(0, rule.found) or 0
-    if rule.kind.lease then
-      lost = lost or held == 0
-    else
-      take_out(rule, now, held, token)
-      if held > 0 then stated_until = max(stated_until, held + rule.limit.counts) end
-      at = max(at, earliest(rule, now, 0, rule.want))
-    end
-    at = max(at, rule.closed)
-  end
-  if not lost and at <= call.reach and opened(gate, at) == at then
-    charge(script, rules, at, token, false)
-    for _, rule in ipairs(rules) do
-      if rule.kind.lease then call.fence = rule.ledger.fence end
-    end
-    return answer(call, GRANTED, 0, at)
-  end
-
-  local promoted = {}
+-- then: they wait that much longer. Where a rule does not admit it now, the answer is REFUSED, and nothing is changed
+local function grant_anew(script, call, first)
+  local rules, now, token = call.rules, call.now, call.token
+  if opened(call.template.gate, now) > now then return answer(call, REFUSED, GATE, now) end
+  local newest = {}
   for i, rule in ipairs(rules) do
-    if rule.kind.lease then redis.call("ZREM", rule.tokens, token) end
-    if i == 1 or rule.kind.lease then withdraw(rule, token, rule.found, stated_until, now) end
+    rule.stated_at = 0
+    rule.found = max(0, granted(rule, token, first) or 0)
+    newest[i] = rule.ledger.newest
+    if rule.closed > now or not admits_anew(rule, now, rule.found, token) then return answer(call, REFUSED, i, now) end
   end
   for _, rule in ipairs(rules) do
-    outlive(rule, now)
-    promote(rule, now, promoted, true)
+    if not rule.kind.lease then take_out(rule, now, rule.found, token) end
   end
-  return answer(call, WITHDRAWN, 0, 0, promoted)
+  charge(script, rules, now, token, false)
+  for i, rule in ipairs(rules) do
+    if rule.kind.lease then
+      rule.ledger.newest = max(newest[i], now) -- somebody may have been granted ahead
+      call.fence = rule.ledger.fence
+    end
+  end
+  return answer(call, GRANTED, 0, now)
 end
 
 -- read opens the ledgers of a call whose keys stand after keys[k]. The results:
@@ -385,7 +372,7 @@ local function decide(script, template, keys, k, text)
   if failed then return answer(call, failed, which, newer) end
   if gate and not gate.covers(now) then return answer(call, ledger.NOT_COVERED, 0, 0) end
   if held and held < 0 or mode == ANEW and not held then return answer(call, WITHDRAWN, 0, 0) end
-  if mode == ANEW then return grant_anew(script, call) end
+  if mode == ANEW then return grant_anew(script, call, held) end
   if held then
     if template.confirmed then
       script.repeats = script.repeats or {}

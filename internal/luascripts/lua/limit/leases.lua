@@ -129,6 +129,12 @@ return {
     return fence
   end,
 
+  -- moves says whether a lease can be made anew: as it can be renewed, see renew.lua
+  moves = function(rule, _, token)
+    local newest, ends = rule.ledger.newest, tonumber(redis.call("ZSCORE", rule.tokens, token) or "")
+    return ends and ends > rule.now and not (newest > rule.now and ends <= newest)
+  end,
+
   ends = function(limit, ledger) return ledger.newest + limit.W end,
   back = function() return false end,
   free = function(limit, ledger, now) return max(0, limit.n - live_leases(ledger, now)) end,

@@ -33,6 +33,8 @@
 --   spent(limit, ledger, now, most)     the newest grants that count, for a reader: {at, count, at, count ...}, the newest first
 --   no_debt                             true when it can't record more than the limit admits. Then a correction spends what is free at most, see
 --                                       adjust.lua: to give back more than that later would free what others spent
+--   moves(rule, at, token)              whether a grant of an instant, 0 when it is not known, can count from now on instead. Where a kind has none,
+--                                       back works in memory alone, and is asked
 --   lease, offer, anew                  see leases.lua
 --   first_grant(limit, key, token, now) writes the first grant on a key that has no ledger, see shortcut.lua
 --   scratch(ledger)                     a ledger to charge in vain, where earliest must be told whole jobs: what one leaves over of a window

@@ -47,6 +47,7 @@
 --              behind_front         true when the first job of the line goes before it
 --   read_stated  stated_at, stated_until    what the holder of a grant says about it, see tokens.lua
 --   cancel.lua   found              when the grant was made that is given back; 0 or less: it was withdrawn before; nil: no such grant is known
+--   grant_anew   found              when the grant was made that is made anew; 0: no such grant is known
 --
 -- The tables that are made of a text serve one call after another: set_keys gives them its keys.
 

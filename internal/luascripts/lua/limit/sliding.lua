@@ -296,6 +296,13 @@ return {
     return false
   end,
 
+  -- moves says whether there are permits now, with those of the grant at an instant, 0 for none
+  moves = function(rule, at)
+    local limit, ledger, now = rule.limit, rule.ledger, rule.now
+    local own = at > now - limit.W and min(rule.want, later(ledger, at - 1) - later(ledger, at)) or 0
+    return ledger.newest <= now and limit.n - later(ledger, now - limit.W) + own >= rule.want
+  end,
+
   free = function(limit, ledger, a)
     if ledger.newest > a then return 0 end
     return max(0, limit.n - later(ledger, a - limit.W))

@@ -31,7 +31,7 @@ local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
 local floor, max, min = math.floor, math.max, math.min
 local RESENT_WITHIN, NO_TOKEN, int, live = numbers.RESENT_WITHIN, numbers.NO_TOKEN, numbers.int, numbers.live
-local write = ledger.write
+local earliest, write = ledger.earliest, ledger.write
 
 local call, byte = redis.call, string.byte
 local ADJUSTMENT_OFFSET = 4503599627370496
@@ -178,6 +178,13 @@ local function grant(rule, now, at, token)
   put(rule.ledger, now)
 end
 
+-- is_known says that a ledger may know a grant of an instant
+local function is_known(of, at) return of.known and at <= of.newest and of.taken ~= 0 and not (of.changed and at <= of.changed) end
+
+local function leave_no_trace(of, cost, worth)
+  if worth ~= 0 and worth == of.taken then of.taken = of.taken - cost end
+end
+
 -- give_back takes permits of a grant out again. What went before the limit was
 -- changed stays spent: how much of it still counts is not known. The same goes for
 -- what was nothing under this limit, as a lease is, which is known by its end, and for
@@ -185,9 +192,8 @@ end
 -- it. One that got smaller does: it may get smaller once more, by the same worth, which no later grant may have.
 local function give_back(rule, now, at, cost, worth, whole)
   local of = rule.ledger
-  if not of.known or at > of.newest or of.taken == 0 or (of.changed and at <= of.changed) then return end
-  if not rule.kind.back(rule.limit, of, at, cost, worth, max(now, of.newest)) then return end
-  if whole and worth ~= 0 and worth == of.taken then of.taken = of.taken - cost end
+  if not is_known(of, at) or not rule.kind.back(rule.limit, of, at, cost, worth, max(now, of.newest)) then return end
+  if whole then leave_no_trace(of, cost, worth) end
   write(of, now)
 end
 
@@ -203,11 +209,26 @@ local function unspend(rule, now, at, cost, token, worth)
   give_back(rule, now, at, cost, worth, true)
 end
 
--- take_out takes a grant out again that the script makes anew, or withdraws. What comes after it gives the set of tokens a life: it may be gone
+-- admits_anew says whether a rule would admit a grant of the instant `at`, 0 when it is not known, now instead. What it takes out of a ledger
+-- for that is not written
+local function admits_anew(rule, now, at, token)
+  local of, kind = rule.ledger, rule.kind
+  local known = at > 0 and is_known(of, at)
+  if kind.moves then return kind.moves(rule, known and at or 0, token) end
+  if known and kind.back(rule.limit, of, at, rule.want, rule.stated_worth, max(now, of.newest)) then leave_no_trace(of, rule.want, rule.stated_worth) end
+  return earliest(rule, now, 0, rule.want) <= now
+end
+
+-- take_out takes a grant out that admits_anew admits, so that spend makes it again
 local function take_out(rule, now, at, token)
-  if rule.index == 1 then call("ZREM", rule.tokens, token) end -- frees first: a full Redis must not refuse to take anything back
-  rule.ledger.remembered = NOWHERE
-  if at > 0 then unspend(rule, now, at, rule.want, token, rule.stated_worth) end
+  local of = rule.ledger
+  if rule.index == 1 then call("ZREM", rule.tokens, token) end -- frees first: a full Redis does not refuse the rest then
+  if of.token == token or of.remembered == IN_SET then of.remembered = NOWHERE end -- the set may be gone now: the next token gives it a life
+  if rule.kind.moves and at > 0 then
+    unspend(rule, now, at, rule.want, token, rule.stated_worth)
+  elseif of.token == token then
+    of.token = NO_TOKEN
+  end
 end
 
 -- read_stated reads what the holder of a grant says about it: of each rule two arguments from
@@ -257,7 +278,7 @@ local function lessen(rule, now, held, token)
 end
 
 return {
-  keep_adjustment = keep_adjustment, grant = grant, granted = granted, held_at = held_at, lessen = lessen, note = note, put = put, read_stated = read_stated,
+  admits_anew = admits_anew, keep_adjustment = keep_adjustment, grant = grant, granted = granted, held_at = held_at, lessen = lessen, note = note, put = put, read_stated = read_stated,
   spend = spend, spend_all = spend_all, take_out = take_out, unspend = unspend,
   withdraw = withdraw,
 }
