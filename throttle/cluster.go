@@ -130,9 +130,10 @@ func (s clusterStore) anew(ctx context.Context, c *limitscripts.Call, all []slot
 	}
 	out, refused := emptyReply(len(a.Rules)), limitscripts.Granted
 	for n, at := range all {
-		if out = joined(out, replies[n], at, counted[n]); replies[n].Status != limitscripts.Granted {
-			refused = replies[n].Status
+		if replies[n].Status != limitscripts.Granted {
+			counted[n], refused = time.Time{}, replies[n].Status
 		}
+		out = joined(out, replies[n], at, counted[n])
 	}
 	out.Status = refused
 	c.AcquireReply = out

@@ -165,18 +165,21 @@ func (a *acquisition) makeAnew(ctx context.Context, t *storeCall) {
 	for i, worth := range a.d.grant.worth {
 		c.Rules[i].Worth = worth
 	}
-	if t.store.acquire(ctx, c, a) != nil { // others may work on the call still
+	if t.store.acquire(ctx, c, a) != nil { // others may work on the call still, and it may have been done
+		a.d.grant.worth = nil
 		return
 	}
 	t.ended = time.Now()
 	t.observe(t.store, c.Now)
 	if c.Status != limitscripts.Granted {
+		a.d.grant.takeOver(c.Each, c.Worth)
 		return
 	}
 	reply, before := c.AcquireReply, a.d
 	t.localTimes(&reply, slack(c.Rules))
 	_ = a.read(&reply, a.limits, t.roundTripTimes) // a grant is no error
 	a.d.Rule, a.d.From, a.d.Promised, a.d.Left = before.Rule, before.From, before.Promised, before.Left
+	a.d.startEarliest = t.began // of all slots
 }
 
 // undo gives back what one slot of a Cluster granted, while the call goes on. If that fails, it is repeated in the background, unless

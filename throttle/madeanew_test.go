@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
@@ -59,6 +61,54 @@ func TestGrantOfSlowServersIsMadeAnew(t *testing.T) {
 		if n, err := p.Rules()[i].Available(t.Context(), key); err != nil || n != want {
 			t.Errorf("%s: %d left after a refund, %v, want %d", key, n, err, want)
 		}
+	}
+}
+
+// The servers of a Cluster answer so slowly that another job has the permit of one rule by now. The other rule makes its grant anew, and all
+// of it comes back.
+func TestGrantThatIsMadeAnewInPartComesBack(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartCluster(t, 3)
+	limit := throttle.Sliding(1, time.Second)
+	near := newLimiter(t, rdb, "phone", limit, throttle.Config{})
+	far := redis.NewClusterClient(rdb.Options())
+	t.Cleanup(func() { _ = far.Close() })
+	p := newPolicy(t, newLimiter(t, far, "phone", limit, throttle.Config{}), newLimiter(t, far, "provider", throttle.GCRA(100, time.Hour, 100), throttle.Config{}))
+	ask := throttle.Request{Key: "phone", Cost: 1, Job: "a", More: []throttle.KeyCost{{Key: "acme", Cost: 1}}}
+	for range 3 { // what is known of the clocks before
+		d, err := p.Redeem(t.Context(), ask)
+		if err != nil || !d.Granted {
+			t.Fatalf("Redeem = %v, %v, want a grant", d, err)
+		}
+		if _, err := p.Refund(t.Context(), d.Request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := make(chan error, 1)
+	provider := newLimiter(t, rdb, "provider", throttle.GCRA(100, time.Hour, 100), throttle.Config{})
+	var answers atomic.Int64
+	far.AddHook(&calls{after: func() {
+		switch answers.Add(1) {
+		case 1: // of the phone
+			other <- near.Acquire(t.Context(), "phone", 1)
+		case 2: // of the provider
+			if d, err := provider.TryAcquire(t.Context(), "acme", 5); err != nil || !d.Granted {
+				t.Errorf("TryAcquire of others = %v, %v, want a grant", d, err)
+			}
+		}
+	}})
+	d, err := p.Redeem(t.Context(), ask)
+	if err := <-other; err != nil {
+		t.Fatal(err)
+	}
+	if err != nil || !d.Granted || !throttle.ForWorkers.Stale(d) {
+		t.Fatalf("Redeem = %v, %v, want a grant that is too old", d, err)
+	}
+	if _, err := p.Refund(t.Context(), d.Request); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := p.Rules()[1].Available(t.Context(), "acme"); err != nil || n != 95 {
+		t.Errorf("%d left of the other rule, %v, want all but 5", n, err)
 	}
 }
 

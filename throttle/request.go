@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/headwayq/headway/internal/limitscripts"
@@ -317,6 +318,19 @@ type grant struct {
 	key  string
 	at   time.Time
 	each []time.Time // by rule, where they differ
+}
+
+// takeOver notes the rules of which a grant was made anew while others did not admit that: each has their instants, and zeros for the others.
+func (g *grant) takeOver(each []time.Time, worth []int64) {
+	if len(g.each) != len(each) || len(g.worth) != len(each) {
+		return // one server has all rules
+	}
+	g.each, g.worth = slices.Clone(g.each), slices.Clone(g.worth)
+	for i, at := range each {
+		if !at.IsZero() {
+			g.each[i], g.worth[i] = at, worth[i]
+		}
+	}
 }
 
 // addTo puts what is known of the grant into the calls of the rules. A token stays

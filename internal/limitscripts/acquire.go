@@ -302,7 +302,7 @@ func (c *Call) readShort(ago int64) error {
 // calls have it in common with the one before. The zero value is ready and safe for concurrent
 // use; nil remembers nothing.
 type CallTemplates struct {
-	last [BookLastRule + 1]atomic.Pointer[callTemplate] // by mode
+	last [Anew + 1]atomic.Pointer[callTemplate] // by mode
 }
 
 // callTemplate is the text that alike calls share, and one of these calls.

@@ -278,7 +278,6 @@ local function lessen(rule, now, held, token)
 end
 
 return {
-  admits_anew = admits_anew, keep_adjustment = keep_adjustment, grant = grant, granted = granted, held_at = held_at, lessen = lessen, note = note, put = put, read_stated = read_stated,
-  spend = spend, spend_all = spend_all, take_out = take_out, unspend = unspend,
-  withdraw = withdraw,
+  admits_anew = admits_anew, grant = grant, granted = granted, held_at = held_at, keep_adjustment = keep_adjustment, lessen = lessen, note = note,
+  put = put, read_stated = read_stated, spend = spend, spend_all = spend_all, take_out = take_out, unspend = unspend, withdraw = withdraw,
 }
