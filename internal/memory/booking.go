@@ -81,6 +81,29 @@ func (r *ruleCall) refund(token uint64, held int64) {
 	}
 }
 
+// admitsAnew says whether the rule would admit a grant of an instant, 0 when it is not known, now instead. But for a log the rule's
+// state is a copy without that grant then.
+func (r *ruleCall) admitsAnew(held int64, token uint64) bool {
+	switch s := r.state.(type) {
+	case *leases:
+		end, known := r.tokens.score(token)
+		return known && end > r.now && !r.promisedAway(end, r.now)
+	case *sliding:
+		own := int64(0)
+		if held > 0 && held <= s.newest() && held > r.now-r.w {
+			own = min(r.cost, int64(s.after(held-1)-s.after(held)))
+		}
+		return s.newest() <= r.now && r.n-int64(s.after(r.now-r.w))+own >= r.cost
+	}
+	r.state = copied(r.state)
+	if held > 0 && refund(r.numbers, r.state, held, r.cost, r.worth, max(r.now, r.state.newest())) {
+		if c, ok := r.state.(counted); ok {
+			c.count().leaveNoTrace(r.cost, r.worth)
+		}
+	}
+	return r.earliest(r.now, 0, r.cost) <= r.now
+}
+
 // joinAt gives the job the place of a ticket.
 func (r *ruleCall) joinAt(to place, ticket, at int64) {
 	r.line.promised.add(r.member, at)
