@@ -112,8 +112,8 @@ func TestGrantThatIsMadeAnewInPartComesBack(t *testing.T) {
 	}
 }
 
-// A grant whose answer was long on its way counts from now on, and who waits behind it comes as much later. So two of them are never
-// closer than the window, and no permit goes to a job that came after.
+// The answer with a grant takes long to arrive. The grant is made anew, and the job that waits behind it waits that much longer. So
+// the two never start closer than the window.
 func TestLateGrantIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	const window, delay = 4 * time.Second, 1500 * time.Millisecond
@@ -187,7 +187,7 @@ func TestTryIsNotMadeAnewAhead(t *testing.T) {
 	})
 }
 
-// A grant that came too late, and can't be made anew because others have the permits by now, keeps its place before those who wait.
+// A grant comes too late, and another job has the permit by now. So the grant is not made anew. Its job is still the next in line.
 func TestGrantThatIsNotMadeAnewKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -31,8 +31,8 @@ func (c *call) repeated(token uint64, held int64) limitscripts.AcquireReply {
 	return r
 }
 
-// grantAnew lets a grant count from now on, because it came too late to be acted on. Its job goes before those who wait, as it
-// did then: they wait that much longer. Where a rule does not admit it now, the answer is Refused, and nothing is changed.
+// grantAnew moves a grant to this instant. Its caller got the answer too late to act on it. The jobs that wait behind the grant wait that
+// much longer. If a rule does not admit the grant now, the answer is Refused, and nothing changes.
 func (c *call) grantAnew(a limitscripts.AcquireArgs, g gate) limitscripts.AcquireReply {
 	r := limitscripts.AcquireReply{At: instantOf(c.now)}
 	if g.opened(c.now) > c.now {

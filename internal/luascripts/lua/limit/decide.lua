@@ -162,8 +162,8 @@ local function repeated(call, held)
   return answer(call, GRANTED, 0, held)
 end
 
--- grant_anew lets a grant count from now on, because it came too late to be acted on. Its job goes before those who wait, as it did
--- then: they wait that much longer. Where a rule does not admit it now, the answer is REFUSED, and nothing is changed
+-- grant_anew moves a grant to this instant. Its caller got the answer too late to act on it. The jobs that wait behind the grant wait that
+-- much longer. If a rule does not admit the grant now, the answer is REFUSED, and nothing changes
 local function grant_anew(script, call, first)
   local rules, now, token = call.rules, call.now, call.token
   if opened(call.template.gate, now) > now then return answer(call, REFUSED, GATE, now) end
