@@ -73,16 +73,24 @@ func (r *ruleCall) refund(token uint64, held int64) {
 	if r.ledger.token == token {
 		r.ledger.token = 0
 	}
-	if refund(r.numbers, r.state, held, r.cost, r.worth, max(r.now, r.state.newest())) {
-		if c, ok := r.state.(counted); ok {
-			c.count().leaveNoTrace(r.cost, r.worth)
-		}
+	if r.takeOut(held) {
 		r.store()
 	}
 }
 
-// admitsAnew says whether the rule would admit a grant of an instant, 0 when it is not known, now instead. But for a log the rule's
-// state is a copy without that grant then.
+// takeOut takes a grant out of the state, and says whether that changed it.
+func (r *ruleCall) takeOut(held int64) bool {
+	if !refund(r.numbers, r.state, held, r.cost, r.worth, max(r.now, r.state.newest())) {
+		return false
+	}
+	if c, ok := r.state.(counted); ok {
+		c.count().leaveNoTrace(r.cost, r.worth)
+	}
+	return true
+}
+
+// admitsAnew says whether the rule would admit a grant now that was made at `held`, 0 when that is not known. Afterwards the state of any
+// kind but sliding and leases is a copy without the grant.
 func (r *ruleCall) admitsAnew(held int64, token uint64) bool {
 	switch s := r.state.(type) {
 	case *leases:
@@ -96,10 +104,8 @@ func (r *ruleCall) admitsAnew(held int64, token uint64) bool {
 		return s.newest() <= r.now && r.n-int64(s.after(r.now-r.w))+own >= r.cost
 	}
 	r.state = copied(r.state)
-	if held > 0 && refund(r.numbers, r.state, held, r.cost, r.worth, max(r.now, r.state.newest())) {
-		if c, ok := r.state.(counted); ok {
-			c.count().leaveNoTrace(r.cost, r.worth)
-		}
+	if held > 0 {
+		r.takeOut(held)
 	}
 	return r.earliest(r.now, 0, r.cost) <= r.now
 }
