@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -151,31 +150,59 @@ func sentinelsKnow(ctx context.Context, w *Watched, master *Process) (bool, erro
 func TestMigrateToABusyServer(t *testing.T) {
 	t.Parallel()
 	from, to := launch(t), launch(t)
+	target := client(to.Addr())
+	defer target.Close()
 	source := redis.NewClient(&redis.Options{Addr: from.Addr(), MaxRetries: -1, ReadTimeout: 2 * migrateWithin})
 	defer source.Close()
 	source.Set(t.Context(), "k", "before", 0)
 	if err := to.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	goesOn := time.AfterFunc(migrateWithin*3/2, func() {
+	tries := 0
+	source.AddHook(afterEach(func(migrated error) {
+		if tries++; tries > 1 {
+			return
+		}
+		if !redis.HasErrorPrefix(migrated, "IOERR") {
+			t.Errorf("the first try answered %v, want that the source waited in vain", migrated)
+		}
 		if err := to.Resume(); err != nil {
 			t.Error(err)
 		}
-	})
-	defer goesOn.Stop()
-	served := redis.NewClient(&redis.Options{Addr: from.Addr(), ReadTimeout: 2 * migrateWithin})
-	defer served.Close()
-	served.Ping(t.Context()) // from now on it is connected
-	moved := make(chan error, 1)
-	go func() { moved <- migrate(t.Context(), source, to.Addr(), []string{"k"}) }()
-	time.Sleep(migrateWithin / 2)
-	served.Append(t.Context(), "k", " and after") // it waits until the first try is over
-	if err := <-moved; err != nil {
+		taken := func() (bool, error) {
+			got, err := target.Get(t.Context(), "k").Result()
+			return got == "before", err
+		}
+		if err := until(t.Context(), formsWithin, taken); err != nil {
+			t.Errorf("the target took nothing of the first try: %v", err)
+		}
+		writer := client(from.Addr()) // a connection without the hook
+		defer writer.Close()
+		if err := writer.Append(t.Context(), "k", " and after").Err(); err != nil {
+			t.Error(err)
+		}
+	}))
+	if err := migrate(t.Context(), source, to.Addr(), []string{"k"}); err != nil {
 		t.Fatal(err)
 	}
-	target := client(to.Addr())
-	defer target.Close()
-	if got, err := target.Get(t.Context(), "k").Result(); err != nil || got != "before and after" {
-		t.Errorf("the target has %q, %v, want what the source had", got, err)
+	if got, err := target.Get(t.Context(), "k").Result(); err != nil || got != "before and after" || tries != 2 {
+		t.Errorf("the target has %q, %v after %d tries, want what the source had, after 2", got, err, tries)
+	}
+}
+
+// afterEach is told how each command of a client ended, before the client's caller is.
+type afterEach func(error)
+
+func (afterEach) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (afterEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (told afterEach) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		told(err)
+		return err
 	}
 }
