@@ -73,6 +73,7 @@ soak: ## run all tests at their full length with -race, the random ones ten time
 	go list -test -f '{{if .ForTest}}{{range .Imports}}{{if eq . "pgregory.net/rapid"}}{{$$.ForTest}}{{end}}{{end}}{{end}}' ./... | sort -u | \
 		xargs -I '{}' go test $(GOTEST) -timeout 90m '{}' -rapid.checks=1000
 	HEADWAY_TEST_WITHOUT_FUNCTIONS=1 go test $(GOTEST) ./throttle/... ./queue/... ./worker
+	HEADWAY_TEST_CLUSTER=1 go test $(GOTEST) -skip '^TestVirtual' ./throttle ./queue/... ./inspect
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=20000x
 	go run ./cmd/headway prove soak -long
 

@@ -402,7 +402,7 @@ func TestExplainNewWhileTheClockRuns(t *testing.T) {
 	t.Parallel()
 	policy := perMinute()
 	policy.Rules = append(policy.Rules, queue.Rule{Name: "provider", Limit: throttle.Sliding(1, time.Second), Constant: "acme"})
-	i, err := New(redistest.Start(t).Client(t), Config{Policies: []queue.Policy{policy}})
+	i, err := New(redistest.Client(t), Config{Policies: []queue.Policy{policy}})
 	if err != nil {
 		t.Fatal(err)
 	}

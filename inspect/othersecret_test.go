@@ -50,7 +50,7 @@ func TestKeyWithAnotherSecret(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb := redistest.Start(t).Client(t)
+			rdb := redistest.Client(t)
 			for n, form := range c.pools {
 				text, err := json.Marshal(presence.Process{ID: fmt.Sprint(n), Kind: presence.Pool, KeyForm: form})
 				if err != nil {
@@ -79,7 +79,7 @@ func TestKeyWithAnotherSecret(t *testing.T) {
 			if c.want == nil {
 				return
 			}
-			for _, key := range rdb.Keys(t.Context(), "*").Val() {
+			for _, key := range redistest.Keys(t, rdb, "*") {
 				if strings.Contains(key, "+15550100") || key == "hw:audit" {
 					t.Errorf("%s is left", key)
 				}
@@ -91,7 +91,7 @@ func TestKeyWithAnotherSecret(t *testing.T) {
 // With PerClient no key of the pools is known here: nothing is said to be closed.
 func TestKeyPerClient(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	i, err := New(rdb, Config{Policies: []queue.Policy{perMinute()}, Throttle: throttle.Config{PerClient: true}})
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestKeyPerClient(t *testing.T) {
 			t.Errorf("%s = %v, want ErrInvalidConfig", what, err)
 		}
 	}
-	if keys := rdb.Keys(t.Context(), "*").Val(); len(keys) != 0 {
+	if keys := redistest.Keys(t, rdb, "*"); len(keys) != 0 {
 		t.Errorf("%v are left, want nothing", keys)
 	}
 }
@@ -110,7 +110,7 @@ func TestKeyPerClient(t *testing.T) {
 // What a process of another version says of itself hides no other process.
 func TestProcessThatCantBeRead(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	runs(t, rdb, "newer", `{"pid":"a"}`)
 	runs(t, rdb, "ours", `{"id":"ours","kind":"pool","pid":7}`)
 	i, err := New(rdb, Config{})

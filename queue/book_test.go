@@ -2,7 +2,6 @@ package queue
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,7 +24,7 @@ import (
 type bookingRig struct {
 	*testing.T
 	*Client
-	raw   *redis.Client
+	raw   redis.UniversalClient
 	timed *redistest.Timed
 	start time.Time
 	insp  *asynq.Inspector
@@ -45,16 +44,8 @@ func newBookingRig(t *testing.T, policies ...Policy) *bookingRig {
 		t.Fatal(err)
 	}
 	d := &bookingRig{T: t, Client: newClient(t, timed, policies...), raw: raw, timed: timed, start: start, insp: asynq.NewInspectorFromRedisClient(raw)}
-	t.Cleanup(d.everyKeyOfOursHasALife)
+	t.Cleanup(func() { redistest.KeysHaveALife(t, d.raw) })
 	return d
-}
-
-func (d *bookingRig) everyKeyOfOursHasALife() {
-	for _, k := range d.raw.Keys(context.Background(), "hw:*").Val() {
-		if d.raw.PTTL(context.Background(), k).Val() == -1 {
-			d.Errorf("%s has no TTL", k)
-		}
-	}
 }
 
 // at moves the clock to in after the start.
@@ -238,7 +229,7 @@ func TestBookWithGates(t *testing.T) {
 	if err != nil || b.Rule != "hours" || b.At.Sub(from).Abs() > time.Second || b.Info.State != asynq.TaskStateScheduled {
 		t.Errorf("Book = %+v, %v, want it scheduled for the opening at %v", b, err, from)
 	}
-	if keys := d.raw.Keys(t.Context(), "hw:{+1}:*").Val(); !slices.Equal(keys, []string{"hw:{+1}:phone:opening"}) {
+	if keys := redistest.Keys(t, d.raw, "hw:{+1}:*"); !slices.Equal(keys, []string{"hw:{+1}:phone:opening"}) {
 		t.Errorf("it has a place: %v, want none, only to be counted for the opening", keys)
 	}
 	_, err = d.Book(t.Context(), smsTo("+1"), MaxWait(time.Hour))
@@ -254,7 +245,7 @@ func TestBookWithGates(t *testing.T) {
 // A configuration is the pools': its prefix, its secret, and what can't be booked.
 func TestClientThrottleConfig(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	book := func(cfg throttle.Config) (Booked, error) {
 		t.Helper()
 		c, err := NewClient(rdb, ClientConfig{Policies: []Policy{perMinute()}, Throttle: cfg})
@@ -267,12 +258,12 @@ func TestClientThrottleConfig(t *testing.T) {
 	if b, err := book(throttle.Config{Prefix: "mine", Secret: bytes.Repeat([]byte("s"), 16), OnUnavailable: throttle.FailOpen}); err != nil || b.Wait == 0 {
 		t.Errorf("Book = %+v, %v, want it behind the first", b, err)
 	}
-	for _, k := range rdb.Keys(t.Context(), "mine:*").Val() {
+	for _, k := range redistest.Keys(t, rdb, "mine:*") {
 		if strings.Contains(k, "4917012345678") {
 			t.Errorf("the key %q shows a phone", k)
 		}
 	}
-	if n := len(rdb.Keys(t.Context(), "hw:*").Val()); n != 0 {
+	if n := len(redistest.Keys(t, rdb, "hw:*")); n != 0 {
 		t.Errorf("%d keys under another prefix", n)
 	}
 	if b, err := book(throttle.Config{Shadow: true}); err != nil || b.Info.State != asynq.TaskStatePending {

@@ -140,7 +140,7 @@ func TestLostRepliesEnqueueOnce(t *testing.T) {
 			proxy.CutNext(nil)
 		}
 	}
-	hashes := raw.Keys(t.Context(), "asynq:*:t:*").Val()
+	hashes := redistest.Keys(t, raw, "asynq:*:t:*")
 	if want := 4 * 2 * 3; len(hashes) != want {
 		t.Errorf("%d tasks in Redis, want %d", len(hashes), want)
 	}
@@ -201,7 +201,7 @@ func (c *deaf) EvalSha(ctx context.Context, sha string, keys []string, args ...a
 // A task of a group goes to asynq by itself, and not before those that come before it.
 func TestEnqueueManyKeepsTheOrderOfGroups(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	c := newClient(t, rdb)
 	results := c.EnqueueMany(t.Context(), []*Task{
 		smsTo("+1", asynq.TaskID("a")), smsTo("+1", asynq.TaskID("a"), asynq.Group("g")),
@@ -218,7 +218,7 @@ func TestEnqueueManyKeepsTheOrderOfGroups(t *testing.T) {
 // it are not tried.
 func TestEnqueueManyWithoutRedisFromAGroupOn(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	leaving := &leaving{UniversalClient: rdb}
 	results := newClient(t, leaving).EnqueueMany(t.Context(), []*Task{
 		smsTo("+1"), smsTo("+2", asynq.Group("g")), smsTo("+3", asynq.Group("g")), smsTo("+4"),

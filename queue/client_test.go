@@ -59,7 +59,7 @@ func TestNewClientRefusesBadPolicies(t *testing.T) {
 
 func TestEnqueue(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	inspector := asynq.NewInspectorFromRedisClient(rdb)
 	both(t, newClient(t, rdb, smsPolicy()), func(t *testing.T, enqueue enqueueFunc) {
 		for _, tt := range []struct{ typ, payload string }{
@@ -84,7 +84,7 @@ func TestEnqueue(t *testing.T) {
 
 func TestEnqueueRefusesWhatCanNeverRun(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	p := smsPolicy()
 	p.Rules[0].Cost = MustJSONCost("$.n")
 	both(t, newClient(t, rdb, p), func(t *testing.T, enqueue enqueueFunc) {
@@ -127,7 +127,7 @@ func TestEnqueueChecksTheOptionsOfATask(t *testing.T) {
 
 func TestAsynqErrorsStayRecognisable(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	both(t, newClient(t, rdb), func(t *testing.T, enqueue enqueueFunc) {
 		for name, tt := range map[string]struct {
 			opt  asynq.Option
@@ -191,7 +191,7 @@ func TestEnqueueWithoutRedis(t *testing.T) {
 // room to spare in the slice, two calls overwrite each other's.
 func TestSharedTaskIsNoRace(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	client := newClient(t, rdb, Policy{
 		Type: "t", Rules: []Rule{{Name: "r", Limit: throttle.Sliding(1, time.Second), Key: MustJSONKey("$")}},
 	})
@@ -222,7 +222,7 @@ func TestSharedTaskIsNoRace(t *testing.T) {
 
 func TestHeadersArrive(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	headers := map[string]string{"trace": "1"}
 	info, err := newClient(t, rdb).Enqueue(t.Context(), NewTaskWithHeaders("t", nil, headers))
 	if err != nil {
@@ -240,7 +240,7 @@ func TestHeadersArrive(t *testing.T) {
 // In shadow mode nothing is refused: not by the client either.
 func TestShadowEnqueuesWhatWouldBeRefused(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	client, err := NewClient(rdb, ClientConfig{Policies: []Policy{smsPolicy()}, Throttle: throttle.Config{Shadow: true}})
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ import (
 type optionCase struct {
 	name  string
 	opt   func(way string) asynq.Option // way makes ids and names differ
-	check func(t *testing.T, rdb *redis.Client, info *asynq.TaskInfo, way string)
+	check func(t *testing.T, rdb redis.UniversalClient, info *asynq.TaskInfo, way string)
 }
 
 var (
@@ -34,39 +34,43 @@ var (
 	optionCases = []optionCase{
 		{
 			"MaxRetry", func(string) asynq.Option { return asynq.MaxRetry(7) },
-			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, _ string) { want(t, info.MaxRetry, 7) },
+			func(t *testing.T, _ redis.UniversalClient, info *asynq.TaskInfo, _ string) { want(t, info.MaxRetry, 7) },
 		},
 		{
 			"Queue", func(way string) asynq.Option { return asynq.Queue("q-" + way) },
-			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, way string) { want(t, info.Queue, "q-"+way) },
+			func(t *testing.T, _ redis.UniversalClient, info *asynq.TaskInfo, way string) {
+				want(t, info.Queue, "q-"+way)
+			},
 		},
 		{
 			"Timeout", func(string) asynq.Option { return asynq.Timeout(90 * time.Second) },
-			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, _ string) {
+			func(t *testing.T, _ redis.UniversalClient, info *asynq.TaskInfo, _ string) {
 				want(t, info.Timeout, 90*time.Second)
 			},
 		},
 		{
 			"Deadline", func(string) asynq.Option { return asynq.Deadline(inOneHour) },
-			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, _ string) {
+			func(t *testing.T, _ redis.UniversalClient, info *asynq.TaskInfo, _ string) {
 				want(t, info.Deadline.Unix(), inOneHour.Unix())
 				want(t, info.Timeout, 0) // not the default of 30 min
 			},
 		},
 		{
 			"Unique", func(string) asynq.Option { return asynq.Unique(time.Minute) },
-			func(t *testing.T, rdb *redis.Client, info *asynq.TaskInfo, way string) { wantLock(t, rdb, info, way) },
+			func(t *testing.T, rdb redis.UniversalClient, info *asynq.TaskInfo, way string) {
+				wantLock(t, rdb, info, way)
+			},
 		},
 		{
 			"ProcessAt", func(string) asynq.Option { return asynq.ProcessAt(inOneHour) },
-			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, _ string) {
+			func(t *testing.T, _ redis.UniversalClient, info *asynq.TaskInfo, _ string) {
 				want(t, info.State, asynq.TaskStateScheduled)
 				want(t, info.NextProcessAt.Unix(), inOneHour.Unix())
 			},
 		},
 		{
 			"ProcessIn", func(string) asynq.Option { return asynq.ProcessIn(time.Hour) },
-			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, _ string) {
+			func(t *testing.T, _ redis.UniversalClient, info *asynq.TaskInfo, _ string) {
 				want(t, info.State, asynq.TaskStateScheduled)
 				if wait := time.Until(info.NextProcessAt); wait < 58*time.Minute || wait > time.Hour {
 					t.Errorf("the task waits %v, want 1h", wait)
@@ -75,17 +79,19 @@ var (
 		},
 		{
 			"TaskID", func(way string) asynq.Option { return asynq.TaskID("id-" + way) },
-			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, way string) { want(t, info.ID, "id-"+way) },
+			func(t *testing.T, _ redis.UniversalClient, info *asynq.TaskInfo, way string) {
+				want(t, info.ID, "id-"+way)
+			},
 		},
 		{
 			"Retention", func(string) asynq.Option { return asynq.Retention(2 * time.Hour) },
-			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, _ string) {
+			func(t *testing.T, _ redis.UniversalClient, info *asynq.TaskInfo, _ string) {
 				want(t, info.Retention, 2*time.Hour)
 			},
 		},
 		{
 			"Group", func(way string) asynq.Option { return asynq.Group("g-" + way) },
-			func(t *testing.T, _ *redis.Client, info *asynq.TaskInfo, way string) {
+			func(t *testing.T, _ redis.UniversalClient, info *asynq.TaskInfo, way string) {
 				want(t, info.Group, "g-"+way)
 				want(t, info.State, asynq.TaskStateAggregating)
 			},
@@ -121,7 +127,7 @@ var (
 
 func TestEveryOptionArrives(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	client := newClient(t, rdb, smsPolicy())
 	inspector := asynq.NewInspectorFromRedisClient(rdb)
 	for _, tt := range optionCases {
@@ -229,12 +235,9 @@ func TestNewerOptionsOfAsynqAreNotRefused(t *testing.T) {
 }
 
 // wantLock looks for the lock of a unique task: one key with 1 minute to live.
-func wantLock(t *testing.T, rdb *redis.Client, info *asynq.TaskInfo, way string) {
+func wantLock(t *testing.T, rdb redis.UniversalClient, info *asynq.TaskInfo, way string) {
 	t.Helper()
-	locks, err := rdb.Keys(t.Context(), "asynq:{default}:unique:*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	locks := redistest.Keys(t, rdb, "asynq:{default}:unique:*")
 	for _, lock := range locks {
 		if owner := rdb.Get(t.Context(), lock).Val(); owner != info.ID {
 			continue

@@ -158,7 +158,7 @@ func TestBookLastRuleAtAGate(t *testing.T) {
 	if got := inLine(t, p, "b", "acme"); got[0] != 0 || got[1] > 2 {
 		t.Errorf("%v wait, want none for the phone and two of three for the provider", got)
 	}
-	if keys := s.raw.Keys(t.Context(), "hw:*:opening").Val(); len(keys) != 0 {
+	if keys := redistest.Keys(t, s.raw, "hw:*:opening"); len(keys) != 0 {
 		t.Errorf("%v count jobs that wait for the gate, want no key", keys)
 	}
 	s.at(5 * time.Minute)
@@ -199,7 +199,7 @@ func TestBookLastRuleBehindALease(t *testing.T) {
 func TestBookLastRuleElsewhere(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3)
-	away := &mute{UniversalClient: redistest.Start(t).Client(t)}
+	away := &mute{UniversalClient: redistest.Client(t)}
 	for name, p := range map[string]*throttle.Policy{
 		"cluster": sms(t, cluster, throttle.Config{}),
 		"local":   sms(t, away, throttle.Config{OnUnavailable: throttle.FailLocal}),
@@ -236,7 +236,7 @@ func TestBookLastRuleElsewhere(t *testing.T) {
 // Without Redis, and where limits are only watched, there is nothing to wait for.
 func TestBookLastRuleWithoutALine(t *testing.T) {
 	t.Parallel()
-	away := &mute{UniversalClient: redistest.Start(t).Client(t)}
+	away := &mute{UniversalClient: redistest.Client(t)}
 	for name, cfg := range map[string]throttle.Config{"shadow": {Shadow: true}, "away": {OnUnavailable: throttle.FailOpen}} {
 		p := sms(t, away, cfg)
 		for i, b := range throttle.ForWorkers.BookMany(t.Context(), away, []throttle.BookRequest{lastRuleRequest(p, "x", "a"), lastRuleRequest(p, "x", "b")}) {

@@ -117,7 +117,7 @@ func TestBookManyInShadow(t *testing.T) {
 			t.Errorf("BookMany %d = %+v, want now", i, b)
 		}
 	}
-	if keys := s.raw.Keys(t.Context(), "hw:*").Val(); len(keys) != 0 {
+	if keys := redistest.Keys(t, s.raw, "hw:*"); len(keys) != 0 {
 		t.Errorf("Redis holds %v, want nothing", keys)
 	}
 }
@@ -136,7 +136,7 @@ func (m *mute) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
 // Without an answer each fails as unavailable.
 func TestBookManyWithoutRedis(t *testing.T) {
 	t.Parallel()
-	rdb := &mute{UniversalClient: redistest.Start(t).Client(t)}
+	rdb := &mute{UniversalClient: redistest.Client(t)}
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	jobRequest := throttle.BookRequest{Policy: l.Policy(), Request: throttle.Request{Key: key, Cost: 1, Job: "a"}}
 	for i, b := range throttle.ForWorkers.BookMany(t.Context(), rdb, []throttle.BookRequest{jobRequest, jobRequest}) {

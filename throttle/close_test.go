@@ -134,7 +134,7 @@ func TestClosingSurvives(t *testing.T) {
 		s.want(s.try(again, 1), true, 3*time.Hour)
 		s.at(2 * time.Hour)
 	}
-	for _, k := range allKeys(t, s.raw) {
+	for _, k := range redistest.Keys(t, s.raw, "hw:*") {
 		s.life(k)
 	}
 }
@@ -262,7 +262,7 @@ func TestVirtualClosedRuleReachesOthers(t *testing.T) {
 // On a real server too; the limiter looks by itself.
 func TestClosedRuleBitesOnARealServer(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
+	srv := redistest.StartEither(t)
 	limit := throttle.Sliding(1_000_000, time.Minute)
 	l, operator := newLimiter(t, srv.Client(t), "sms", limit, throttle.Config{}), newLimiter(t, srv.Client(t), "sms", limit, throttle.Config{})
 	granted := func() bool {
@@ -326,7 +326,7 @@ func TestClosingFaults(t *testing.T) {
 			t.Errorf("error = %v, want %v", tt.got, tt.want)
 		}
 	}
-	if keys := allKeys(t, s.raw); len(keys) != 0 {
+	if keys := redistest.Keys(t, s.raw, "hw:*"); len(keys) != 0 {
 		t.Errorf("keys = %q, want none", keys)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/queuescripts"
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -137,7 +138,7 @@ func TestPerClient(t *testing.T) {
 	if a.Rule() != "sms" || a.Ledger(key) == b.Ledger(key) || a.Ledger(key) != again.Ledger(key) {
 		t.Errorf("ledgers %q, %q, %q of rule %q, want one per client", a.Ledger(key), b.Ledger(key), again.Ledger(key), a.Rule())
 	}
-	keys := allKeys(t, s.raw)
+	keys := redistest.Keys(t, s.raw, "hw:*")
 	if !slices.Contains(keys, "hw:{"+key+"}:sms@a") {
 		t.Errorf("keys = %q, want the client's name in them", keys)
 	}

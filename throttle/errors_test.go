@@ -46,7 +46,7 @@ func TestCostAboveTheLimit(t *testing.T) {
 		}
 		noKey(t, err)
 	}
-	if got := allKeys(t, s.raw); len(got) > 0 {
+	if got := redistest.Keys(t, s.raw, "hw:*"); len(got) > 0 {
 		t.Errorf("keys = %v, want none", got)
 	}
 }
@@ -153,7 +153,7 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	if got := s.raw.Get(t.Context(), ledger).Val(); got != newer {
 		t.Errorf("the ledger is %q, want it unchanged", got)
 	}
-	if got := allKeys(t, s.raw); len(got) != 1 {
+	if got := redistest.Keys(t, s.raw, "hw:*"); len(got) != 1 {
 		t.Errorf("keys = %v, want the ledger alone", got)
 	}
 }
@@ -202,7 +202,7 @@ func TestRedisAway(t *testing.T) {
 // and nothing is asked.
 func TestEndedContextGivesItsCause(t *testing.T) {
 	t.Parallel()
-	raw := redistest.Start(t).Client(t)
+	raw := redistest.Client(t)
 	for name, l := range map[string]*throttle.Limiter{
 		"closed": newLimiter(t, raw, "sms", throttle.Sliding(1, time.Minute), throttle.Config{}),
 		"open":   newLimiter(t, raw, "sms", throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailOpen}),
@@ -241,7 +241,7 @@ func TestEndedContextGivesItsCause(t *testing.T) {
 			}
 		}
 	}
-	if keys := allKeys(t, raw); len(keys) != 0 {
+	if keys := redistest.Keys(t, raw, "hw:*"); len(keys) != 0 {
 		t.Errorf("keys = %v, want none", keys)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 	"github.com/headwayq/headway/throttle/gate"
 )
@@ -28,7 +29,7 @@ func TestGateThatOpensFarAway(t *testing.T) {
 			t.Fatalf("job %d: %v, want it to ask again in some days", i, d)
 		}
 	}
-	if keys := allKeys(t, s.raw); len(keys) > 0 {
+	if keys := redistest.Keys(t, s.raw, "hw:*"); len(keys) > 0 {
 		t.Errorf("keys %q are left, want none", keys)
 	}
 }

@@ -153,7 +153,7 @@ func TestJobThatWaitsForASlotUntilClosingHoldsUpNoOthers(t *testing.T) {
 // would be told to come when the slot's lease ends, although the provider is idle.
 func TestJobThatWaitsForASlotHoldsUpNoOtherCustomers(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	p := newPolicy(t, newLimiter(t, rdb, "customer", throttle.Sliding(1000, time.Second), throttle.Config{}),
 		newLimiter(t, rdb, "provider", throttle.Sliding(1, 100*time.Millisecond), throttle.Config{}),
 		newLimiter(t, rdb, "slots", throttle.Concurrent(1, 20*time.Minute), throttle.Config{}))

@@ -28,7 +28,7 @@ func TestKeysOfAnyKind(t *testing.T) {
 			}
 		}
 		tags := map[string]bool{}
-		for _, name := range allKeys(t, s.raw) {
+		for _, name := range redistest.Keys(t, s.raw, "hw:*") {
 			_, rest, _ := strings.Cut(name, "{")
 			tag, _, ok := strings.Cut(rest, "}")
 			if !ok || tag == "" || strings.Count(name, "{") != 1 || strings.Count(name, "}") != 1 {
@@ -64,7 +64,7 @@ func TestKeysDoNotCollide(t *testing.T) {
 // With a secret no key and no value in Redis shows the key.
 func TestSecretHidesTheKey(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	secret := []byte("0123456789abcdef")
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{Secret: secret})
 	for _, job := range []string{"a", "b", "c"} { // granted and given back, granted, booked
@@ -76,7 +76,7 @@ func TestSecretHidesTheKey(t *testing.T) {
 			_, _ = l.Policy().Refund(t.Context(), d.Request)
 		}
 	}
-	keys := allKeys(t, rdb)
+	keys := redistest.Keys(t, rdb, "hw:*")
 	if len(keys) < 3 {
 		t.Fatalf("keys = %v, want all three kinds", keys)
 	}
@@ -124,7 +124,7 @@ func TestLifeOfKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, k := range allKeys(t, s.raw) {
+	for _, k := range redistest.Keys(t, s.raw, "hw:*") {
 		if strings.HasSuffix(k, ":line") {
 			t.Errorf("%s is left, want no line when nobody waits", k)
 		}
@@ -142,13 +142,13 @@ func TestLifeComesBack(t *testing.T) {
 		s.job(l, "c", 1)
 	}
 	do()
-	for _, k := range allKeys(t, s.raw) {
+	for _, k := range redistest.Keys(t, s.raw, "hw:*") {
 		s.raw.Persist(t.Context(), k)
 	}
 	s.at(time.Minute)
 	do()
 	do()
-	for _, k := range allKeys(t, s.raw) {
+	for _, k := range redistest.Keys(t, s.raw, "hw:*") {
 		s.life(k)
 	}
 }

@@ -52,7 +52,7 @@ func (s *scene) renew(p *throttle.Policy, grants []throttle.Decision, want ...er
 // are, and as many again when these are released by another process.
 func TestLeasesAreNotOverbooked(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
+	srv := redistest.StartEither(t)
 	const slots = 5
 	var processes []*throttle.Policy
 	for range 3 {
@@ -239,7 +239,7 @@ func TestFenceGrows(t *testing.T) {
 	for i := range 4 {
 		s.at(time.Duration(i) * time.Minute)
 		if i == 3 {
-			s.raw.Del(t.Context(), allKeys(t, s.raw)...) // as if they had expired
+			s.raw.Del(t.Context(), redistest.Keys(t, s.raw, "hw:*")...) // as if they had expired
 		}
 		for range 3 {
 			r := throttle.Request{Key: key, Cost: 1, Job: "a", Token: throttle.NewToken()}
@@ -339,7 +339,7 @@ func TestSetLimitOfLeases(t *testing.T) {
 // When all has ended, no key is left behind, though nobody released.
 func TestLeasesLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	l := newLimiter(t, rdb, "slots", throttle.Concurrent(2, throttle.LeaseMin), throttle.Config{})
 	for i := range 2 { // not by TryAcquire, which gives a grant back whose answer is slow, and then Redis remembers the token
 		r := throttle.Request{Key: key, Cost: 1, Job: fmt.Sprint(i)}
@@ -350,7 +350,7 @@ func TestLeasesLeaveNothingBehind(t *testing.T) {
 	if d, err := l.TryAcquire(t.Context(), key, 2); !errors.Is(err, throttle.ErrExceedsLimit) {
 		t.Errorf("TryAcquire of 2 = %v, %v, want %v: a lease is one", d, err, throttle.ErrExceedsLimit)
 	}
-	waitFor(t, "all keys to expire", func() bool { return len(allKeys(t, rdb)) == 0 })
+	waitFor(t, "all keys to expire", func() bool { return len(redistest.Keys(t, rdb, "hw:*")) == 0 })
 }
 
 // Nor when others waited meanwhile, of whom some gave up.
@@ -376,11 +376,11 @@ func TestLinesForLeasesLeaveNothingBehind(t *testing.T) {
 			t.Error(err)
 		}
 		wg.Wait()
-		if keys := allKeys(t, rdb); len(keys) == 0 {
+		if keys := redistest.Keys(t, rdb, "hw:*"); len(keys) == 0 {
 			t.Error("no keys right after a grant, want its lease")
 		}
 		time.Sleep(2 * time.Hour)
-		if keys := allKeys(t, rdb); len(keys) != 0 {
+		if keys := redistest.Keys(t, rdb, "hw:*"); len(keys) != 0 {
 			t.Errorf("%q are left when all has ended", keys)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -290,7 +291,7 @@ func TestConcurrentIsNotChangedIntoAnother(t *testing.T) {
 				t.Errorf("%v: SetLimit(%v, %+v) = %v, want a fault of the kind", tt.code, tt.other, options, err)
 			}
 		}
-		if keys := allKeys(t, s.raw); len(keys) != 0 {
+		if keys := redistest.Keys(t, s.raw, "hw:*"); len(keys) != 0 {
 			t.Errorf("keys = %q, want none", keys)
 		}
 		if err := setLimit(t.Context(), s.limiter("sms", tt.other), tt.other); err != nil {

@@ -147,7 +147,7 @@ func TestRefundOfAGrantBeforeTheChange(t *testing.T) {
 // when the next call of the key is no acquire.
 func TestGivingBackUnderALongerLimit(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	for name, correct := range map[string]func(*throttle.Limiter, throttle.Decision) error{
 		"refund": func(l *throttle.Limiter, d throttle.Decision) error {
 			_, err := l.Policy().Refund(t.Context(), d.Request)

@@ -15,7 +15,7 @@ func TestLimitStoresOfAFile(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]limitStore{
 		"memory": &memoryLimits{},
-		"redis":  redisLimits{redistest.Start(t).Client(t), "hw"},
+		"redis":  redisLimits{redistest.Client(t), "hw"},
 	} {
 		change := func(c limitChange, want bool) (version int64) {
 			t.Helper()
@@ -46,7 +46,7 @@ func TestLimitStores(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]limitStore{
 		"memory": &memoryLimits{},
-		"redis":  redisLimits{redistest.Start(t).Client(t), "hw"},
+		"redis":  redisLimits{redistest.Client(t), "hw"},
 	} {
 		var last int64
 		for i, step := range []struct {

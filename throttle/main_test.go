@@ -169,13 +169,3 @@ func (s *scene) life(name string) time.Duration {
 	}
 	return ttl - time.Hour
 }
-
-// allKeys are the keys of ours in a database.
-func allKeys(tb testing.TB, rdb redis.UniversalClient) []string {
-	tb.Helper()
-	keys, err := rdb.Keys(context.Background(), "hw:*").Result()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return keys
-}

@@ -66,7 +66,7 @@ func TestHookThatPanics(t *testing.T) {
 	t.Parallel()
 	t.Run("while it reads the limit", func(t *testing.T) {
 		t.Parallel()
-		rdb, h := redistest.Start(t).Client(t), new(panickingHook)
+		rdb, h := redistest.Client(t), new(panickingHook)
 		rdb.AddHook(h)
 		l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 		h.panics.Store(true)
@@ -81,7 +81,7 @@ func TestHookThatPanics(t *testing.T) {
 	})
 	t.Run("while it finds out whether Redis is back", func(t *testing.T) {
 		t.Parallel()
-		rdb, h := redistest.Start(t).Client(t), new(panickingHook)
+		rdb, h := redistest.Client(t), new(panickingHook)
 		rdb.AddHook(h)
 		l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{OnUnavailable: throttle.FailOpen})
 		ask := func(ctx context.Context) throttle.Decision {

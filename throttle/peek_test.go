@@ -40,7 +40,7 @@ func TestAvailableAndTimeUntil(t *testing.T) {
 	if _, err := l.TimeUntil(t.Context(), key, 0); !errors.Is(err, throttle.ErrInvalidCost) {
 		t.Errorf("TimeUntil(0) = %v, want %v", err, throttle.ErrInvalidCost)
 	}
-	for _, k := range allKeys(t, s.raw) {
+	for _, k := range redistest.Keys(t, s.raw, "hw:*") {
 		before := s.raw.Dump(t.Context(), k).Val()
 		look(0)
 		if after := s.raw.Dump(t.Context(), k).Val(); after != before {
@@ -159,7 +159,7 @@ func TestLookupOnCluster(t *testing.T) {
 // dump is all that Redis holds of ours.
 func dump(t *testing.T, s *scene) (all string) {
 	t.Helper()
-	for _, k := range allKeys(t, s.raw) {
+	for _, k := range redistest.Keys(t, s.raw, "hw:*") {
 		all += k + s.raw.Dump(t.Context(), k).Val()
 	}
 	return all

@@ -98,7 +98,7 @@ func (s *scene) available(p *throttle.Policy, r throttle.Request, want ...int) {
 // nobodyWaits checks that no line and no turn is left.
 func (s *scene) nobodyWaits() {
 	s.Helper()
-	for _, k := range allKeys(s, s.raw) {
+	for _, k := range redistest.Keys(s, s.raw, "hw:*") {
 		if strings.HasSuffix(k, ":line") || strings.Contains(k, ":turns:") {
 			s.Errorf("%q is left, want no line when nobody waits", k)
 		}
@@ -434,7 +434,7 @@ func TestPolicyFaults(t *testing.T) {
 	if e, ok := errors.AsType[*throttle.ExceedsLimitError](err); !ok || e.Rule != "provider" {
 		t.Errorf("Redeem of 2 = %v, want it to exceed the provider's limit", err)
 	}
-	if keys := allKeys(t, s.raw); len(keys) != 0 {
+	if keys := redistest.Keys(t, s.raw, "hw:*"); len(keys) != 0 {
 		t.Errorf("keys = %q, want none", keys)
 	}
 }

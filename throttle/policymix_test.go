@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headwayq/headway/internal/fake"
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -34,7 +35,7 @@ func TestTurnIsKeptByAnotherPolicy(t *testing.T) {
 	s.by(s.redeem(before, jobRequest(2, key, "first")), "provider", 10*time.Minute)
 	s.by(s.redeem(after, jobRequest(3, key, "first")), "provider", 10*time.Minute)
 	s.by(s.redeem(before, jobRequest(2, key, "fourth")), "phone", 13*time.Minute) // behind the turn of the first, and behind the second and third
-	for _, name := range allKeys(s, s.raw) {
+	for _, name := range redistest.Keys(s, s.raw, "hw:*") {
 		if life := s.raw.PTTL(s.Context(), name).Val(); life < 0 {
 			t.Errorf("%q lives for ever, want it to expire", name)
 		}

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/headwayq/headway/internal/judge"
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -155,7 +156,7 @@ func TestRefundOfAGrantThatIsNotInTheLedger(t *testing.T) {
 	underEach(t, hourly, func(s *scene, l *throttle.Limiter) {
 		d := s.try(l, 3)
 		s.at(ms)
-		s.raw.Del(s.Context(), allKeys(s.T, s.raw)...)
+		s.raw.Del(s.Context(), redistest.Keys(s.T, s.raw, "hw:*")...)
 		s.job(l, "b", 3)
 		s.at(ms + us)
 		s.job(l, "c", 1)

@@ -109,7 +109,7 @@ func TestSecondCallerHeedsItsOwnContext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb := redistest.Start(t).Client(t)
+			rdb := redistest.Client(t)
 			first, second := prepare(t, rdb)
 			held := &heldScript{entered: make(chan struct{}), goOn: make(chan struct{})}
 			rdb.AddHook(held)

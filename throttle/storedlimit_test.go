@@ -94,7 +94,7 @@ func TestStoredLimitThatMakesNoSenseIsRefused(t *testing.T) {
 	if _, err := l.SetLimit(t.Context(), throttle.Sliding(1, time.Hour), throttle.SetLimitOptions{For: time.Millisecond}); !errors.Is(err, throttle.ErrInvalidConfig) {
 		t.Errorf("SetLimit for 1ms = %v, want %v", err, throttle.ErrInvalidConfig)
 	}
-	if keys := allKeys(t, s.raw); len(keys) > 0 {
+	if keys := redistest.Keys(t, s.raw, "hw:*"); len(keys) > 0 {
 		t.Errorf("keys = %v, want none", keys)
 	}
 }
@@ -102,7 +102,7 @@ func TestStoredLimitThatMakesNoSenseIsRefused(t *testing.T) {
 // What is stored is never needed, and ends by itself.
 func TestStoredLimitEndsByItself(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	code, closed := throttle.Sliding(1, time.Minute), throttle.Sliding(1, time.Hour)
 	l := newLimiter(t, rdb, "sms", code, throttle.Config{})
 	if _, err := l.SetLimit(t.Context(), closed, throttle.SetLimitOptions{For: throttle.LimitTTLMin}); err != nil {
@@ -134,7 +134,7 @@ type bare struct {
 
 func TestLimitsInForceOfAnyClient(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	limit := throttle.Sliding(1, time.Minute)
 	l := newLimiter(t, bare{UniversalClient: rdb}, "sms", limit, throttle.Config{})
 	for _, got := range throttle.ForWorkers.LimitStatuses(t.Context(), []*throttle.Limiter{l, newLimiter(t, rdb, "sms", limit, throttle.Config{})}) {
@@ -271,7 +271,7 @@ func waitFor(t *testing.T, what string, cond func() bool) {
 // limiters take what they get, the grants are counted.
 func TestLoweredLimitHoldsEverywhere(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
+	srv := redistest.StartEither(t)
 	const crew = 4
 	var mu sync.Mutex
 	var grants []time.Time
@@ -346,7 +346,7 @@ func TestLimitInForceWhileRedisIsUnavailable(t *testing.T) {
 // half a second.
 func TestReadsOfTheLimitAreShared(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	var looks gets
 	rdb.AddHook(&looks)
 	l := newLimiter(t, rdb, "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
@@ -369,7 +369,7 @@ func TestReadsOfTheLimitAreShared(t *testing.T) {
 
 // A limit that is known costs no allocation. Not in parallel: others allocate.
 func TestKnownLimitCostsNoAllocation(t *testing.T) {
-	l := newLimiter(t, redistest.Start(t).Client(t), "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
+	l := newLimiter(t, redistest.Client(t), "sms", throttle.Sliding(1, time.Minute), throttle.Config{})
 	wantInForce(t, l, throttle.Sliding(1, time.Minute))
 	if n := testing.AllocsPerRun(100, func() { _, _ = throttle.LimitInForce(context.Background(), l) }); n != 0 {
 		t.Errorf("%v allocations when the limit is known, want none", n)
@@ -380,7 +380,7 @@ func TestKnownLimitCostsNoAllocation(t *testing.T) {
 // be replaced.
 func TestStoredLimitThatCannotBeReadRefuses(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	code := throttle.Sliding(1, time.Minute)
 	for _, value := range []string{"17 quantum 3/1s", "1/60s", "0 1/60s", "x", ""} {
 		if err := rdb.Set(t.Context(), storedKey, value, 0).Err(); err != nil {
@@ -398,7 +398,7 @@ func TestStoredLimitThatCannotBeReadRefuses(t *testing.T) {
 				t.Errorf("%q is stored: %s = %v, want %v of the rule", value, op, err, throttle.ErrStoredLimit)
 			}
 		}
-		if keys := allKeys(t, rdb); len(keys) != 1 {
+		if keys := redistest.Keys(t, rdb, "hw:*"); len(keys) != 1 {
 			t.Errorf("%q is stored: keys = %v, want that alone", value, keys)
 		}
 		_, left := throttle.ForWorkers.CancelBooking(t.Context(), place)
@@ -406,7 +406,9 @@ func TestStoredLimitThatCannotBeReadRefuses(t *testing.T) {
 		if left != nil || given != nil {
 			t.Errorf("%q is stored: Leave = %v, Refund = %v, want nil", value, left, given)
 		}
-		rdb.FlushDB(t.Context())
+		for _, k := range redistest.Keys(t, rdb, "*") {
+			rdb.Del(t.Context(), k)
+		}
 		if err := setLimit(t.Context(), l, code); err != nil {
 			t.Fatal(err)
 		}
@@ -446,7 +448,7 @@ func TestNoPlaceUnderALimitThatCannotBeRead(t *testing.T) {
 // with it whether the limit still holds.
 func TestRareCallIsOneRoundTrip(t *testing.T) {
 	t.Parallel()
-	check := func(t *testing.T, rdb *redis.Client) {
+	check := func(t *testing.T, rdb redis.UniversalClient) {
 		long := throttle.Sliding(100, time.Hour)
 		warm := newLimiter(t, rdb, "other", long, throttle.Config{})
 		if _, err := warm.TryAcquire(t.Context(), key, 1); err != nil { // it loads the script
@@ -491,7 +493,7 @@ func TestRareCallIsOneRoundTrip(t *testing.T) {
 	}
 	t.Run("functions", func(t *testing.T) {
 		t.Parallel()
-		check(t, redistest.Start(t).Client(t))
+		check(t, redistest.Start(t).Client(t)) // on a Cluster the stored limit is in another hash slot
 	})
 	t.Run("scripts", func(t *testing.T) {
 		t.Parallel()
@@ -547,33 +549,33 @@ func TestRareCallGoesByWhatChanged(t *testing.T) {
 	code := throttle.Sliding(2, time.Hour)
 	for name, tt := range map[string]struct {
 		before  throttle.Limit // stored when the process looks last; zero for none
-		change  func(ctx context.Context, other *throttle.Limiter, rdb *redis.Client) error
+		change  func(ctx context.Context, other *throttle.Limiter, rdb redis.UniversalClient) error
 		cost    int
 		granted bool
 		err     error
 	}{
 		"nothing": {granted: true},
-		"lowered": {change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
+		"lowered": {change: func(ctx context.Context, other *throttle.Limiter, _ redis.UniversalClient) error {
 			return setLimit(ctx, other, throttle.Sliding(1, time.Hour))
 		}},
-		"raised": {cost: 4, granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
+		"raised": {cost: 4, granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ redis.UniversalClient) error {
 			return setLimit(ctx, other, throttle.Sliding(5, time.Hour))
 		}},
-		"taken away": {before: throttle.Sliding(1, time.Hour), granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
+		"taken away": {before: throttle.Sliding(1, time.Hour), granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ redis.UniversalClient) error {
 			return other.UnsetLimit(ctx)
 		}},
-		"gone": {before: throttle.Sliding(1, time.Hour), granted: true, change: func(ctx context.Context, _ *throttle.Limiter, rdb *redis.Client) error {
+		"gone": {before: throttle.Sliding(1, time.Hour), granted: true, change: func(ctx context.Context, _ *throttle.Limiter, rdb redis.UniversalClient) error {
 			return rdb.Del(ctx, storedKey).Err()
 		}},
-		"closed": {change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
+		"closed": {change: func(ctx context.Context, other *throttle.Limiter, _ redis.UniversalClient) error {
 			_, err := other.CloseRule(ctx, time.Hour)
 			return err
 		}},
-		"closed and opened": {granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
+		"closed and opened": {granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ redis.UniversalClient) error {
 			_, err := other.CloseRule(ctx, time.Hour)
 			return errors.Join(err, other.OpenRule(ctx))
 		}},
-		"unreadable": {err: throttle.ErrStoredLimit, change: func(ctx context.Context, _ *throttle.Limiter, rdb *redis.Client) error {
+		"unreadable": {err: throttle.ErrStoredLimit, change: func(ctx context.Context, _ *throttle.Limiter, rdb redis.UniversalClient) error {
 			return rdb.Set(ctx, storedKey, "0 1/60s", 0).Err()
 		}},
 	} {
@@ -655,7 +657,7 @@ func wantNext(t *testing.T, seen <-chan throttle.Limit, want throttle.Limit) {
 
 func TestWatchLimit(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
+	srv := redistest.StartEither(t)
 	code, other := throttle.Sliding(1, time.Minute), throttle.Sliding(2, time.Minute)
 	operator := newLimiter(t, srv.Client(t), "sms", code, throttle.Config{})
 	rdb := srv.Client(t)
@@ -687,7 +689,7 @@ func TestWatchLimit(t *testing.T) {
 // A subscriber whose messages are lost, with its connection, looks for itself.
 func TestWatchLimitWithoutMessages(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
+	srv := redistest.StartEither(t)
 	code, other := throttle.Sliding(1, time.Minute), throttle.Sliding(2, time.Minute)
 	rdb := srv.Client(t)
 	seen := watch(t.Context(), newLimiter(t, deaf{rdb}, "sms", code, throttle.Config{}))

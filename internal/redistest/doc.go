@@ -24,5 +24,11 @@
 // that need the process ([AOF], [Arg], [Server.Kill] and its like), or change it ([Own]),
 // are skipped.
 //
+// # One Redis, or a Cluster
+//
+// With HEADWAY_TEST_CLUSTER set, tests that hold on both ([Client], [StartEither]) run on a Cluster
+// of two masters. Those of one server ([Start], [Mini]) are skipped. Skip those called
+// TestVirtual yourself: a test can't be skipped within a bubble.
+//
 // The package needs a Unix. It is for tests: no library package imports it.
 package redistest

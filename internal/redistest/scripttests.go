@@ -42,7 +42,7 @@ func timedClient(tb testing.TB, c redis.UniversalClient) *Timed {
 // KeysHaveALife checks that every key of ours has a TTL.
 func KeysHaveALife(tb testing.TB, rdb redis.UniversalClient) {
 	tb.Helper()
-	for _, k := range rdb.Keys(context.Background(), "hw:*").Val() {
+	for _, k := range Keys(tb, rdb, "hw:*") {
 		if ttl := rdb.PTTL(context.Background(), k).Val(); ttl == -1 {
 			tb.Errorf("%s has no TTL", k)
 		}
@@ -53,7 +53,7 @@ func KeysHaveALife(tb testing.TB, rdb redis.UniversalClient) {
 func Dump(tb testing.TB, rdb redis.UniversalClient) map[string]string {
 	tb.Helper()
 	out := map[string]string{}
-	for _, k := range rdb.Keys(context.Background(), "*").Val() {
+	for _, k := range Keys(tb, rdb, "*") {
 		if strings.HasPrefix(k, "hw:") || strings.HasPrefix(k, "asynq:") {
 			out[k] = rdb.Dump(context.Background(), k).Val()
 		}

@@ -22,7 +22,7 @@ func winter() Spec {
 
 func TestBatchSpecFaults(t *testing.T) {
 	t.Parallel()
-	b := NewControl(newClient(t, redistest.Start(t).Client(t)))
+	b := NewControl(newClient(t, redistest.Client(t)))
 	for field, spec := range map[string]func(*Spec){
 		"ID":     func(s *Spec) { s.ID = "a b" },
 		"Name":   func(s *Spec) { s.Name = strings.Repeat("n", 1025) },
@@ -68,7 +68,7 @@ func TestPaceBounds(t *testing.T) {
 // says what differs, and not what may be changed meanwhile.
 func TestBatchStartsOnce(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
+	srv := redistest.StartEither(t)
 	var mu sync.Mutex
 	n := 0
 	var wg sync.WaitGroup
@@ -144,7 +144,7 @@ func TestBatchErrors(t *testing.T) {
 	if p, err := b.Cancel(t.Context(), "default", "winter"); err != nil || p.State != Cancelled {
 		t.Errorf("Cancel = %+v, %v", p, err)
 	}
-	if keys := srv.Client(t).Keys(t.Context(), "hw:*").Val(); len(keys) != 0 {
+	if keys := redistest.Keys(t, srv.Client(t), "hw:*"); len(keys) != 0 {
 		t.Errorf("left behind: %v", keys)
 	}
 	rdb, record := srv.Client(t), "hw:{default}:batch:winter"
@@ -175,7 +175,7 @@ func TestBatchErrors(t *testing.T) {
 // A queue without a name is the default one, whatever is asked of it.
 func TestBatchesOfTheDefaultQueue(t *testing.T) {
 	t.Parallel()
-	b := NewControl(newClient(t, redistest.Start(t).Client(t)))
+	b := NewControl(newClient(t, redistest.Client(t)))
 	if _, err := b.Start(t.Context(), winter()); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestBatchesOfTheDefaultQueue(t *testing.T) {
 // All are listed, those that ended too.
 func TestAllBatches(t *testing.T) {
 	t.Parallel()
-	client := newClient(t, redistest.Start(t).Client(t))
+	client := newClient(t, redistest.Client(t))
 	b := NewControl(client)
 	f, err := NewFeeder(client, FeederConfig{Queues: []string{"default"}, Sources: map[string]Source{
 		"empty": Seq(func(Spec) iter.Seq[Element] { return slices.Values([]Element(nil)) }),
@@ -246,7 +246,7 @@ func TestAllBatches(t *testing.T) {
 
 func TestNewFeederFaults(t *testing.T) {
 	t.Parallel()
-	client := newClient(t, redistest.Start(t).Client(t))
+	client := newClient(t, redistest.Client(t))
 	_, err := NewFeeder(client, FeederConfig{Queues: []string{"{"}, Sources: map[string]Source{"a b": nil}, Ahead: time.Millisecond})
 	for _, want := range []string{"Queues", "Sources", "nil", "Ahead"} {
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {

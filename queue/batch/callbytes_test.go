@@ -40,7 +40,7 @@ func TestFeedingCallsOfLongPayloads(t *testing.T) {
 		sizes = append(sizes, 10_000*(i%30))
 	}
 	sizes[20] = 3 << 20
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	sent := &longest{}
 	rdb.AddHook(sent)
 	c := newClient(t, rdb)

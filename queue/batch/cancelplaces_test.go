@@ -20,7 +20,7 @@ import (
 // the places of a batch up by what is stored beside its tasks.
 func TestCancelByAClientThatKnowsNoKeys(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	policy := func(key queue.KeyFunc) queue.Policy {
 		return queue.Policy{Type: "sms", Rules: []queue.Rule{
 			{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: key},
@@ -77,7 +77,7 @@ func (dropsTwice) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestCancelWhoseAnswersAreLost(t *testing.T) {
 	t.Parallel()
 	redistest.NeedFunctions(t)
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	const elements = 150 // two calls
 	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "provider", Limit: throttle.Sliding(1, 10*time.Second), Constant: "acme"}}})
 	in := make(chan Element, elements)

@@ -98,7 +98,7 @@ func testFeeder(t *testing.T, c *queue.Client, log *zap.Logger) *Feeder {
 // A feeding call that meets a change of pace may write an instant by the pace before.
 func TestPaceThatChangesWhileItIsFed(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	c := newClient(t, rdb)
 	spec := winter()
 	spec.Pace = Pace{1, time.Hour}
@@ -127,7 +127,7 @@ func TestPaceThatChangesWhileItIsFed(t *testing.T) {
 // A record that can't be read, for a newer version wrote it, keeps no other batch waiting.
 func TestFeederBesideARecordItCantRead(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	c := newClient(t, rdb)
 	b := NewControl(c)
 	for _, id := range []string{"newer", "winter"} {
@@ -173,7 +173,7 @@ func TestFeederBesideARecordItCantRead(t *testing.T) {
 func TestFeederSaysOnceThatRedisIsAway(t *testing.T) {
 	t.Parallel()
 	core, logs := observer.New(zapcore.InfoLevel)
-	f := testFeeder(t, newClient(t, redistest.Start(t).Client(t)), zap.New(core))
+	f := testFeeder(t, newClient(t, redistest.Client(t)), zap.New(core))
 	for range 10 {
 		f.reached(t.Context(), "", nil)
 		f.reached(t.Context(), "default/winter", errors.New("OOM"))
@@ -191,7 +191,7 @@ func TestFeederSaysOnceThatRedisIsAway(t *testing.T) {
 // What is left of a batch whose source has ended is what is unfinished, whatever Total says.
 func TestExpectedEndBehindTheSource(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	b := NewControl(newClient(t, rdb))
 	spec := winter()
 	spec.Total = 1_000_000

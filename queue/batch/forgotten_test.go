@@ -80,7 +80,7 @@ func TestRedisThatForgetsWhatWasFed(t *testing.T) {
 // forgotten, and more are of another feeder, from which nobody can tell whether some were forgotten before.
 func TestFeederKnowsWhatWasFed(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	c := newClient(t, rdb)
 	if _, err := NewControl(c).Start(t.Context(), winter()); err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestFeederKnowsWhatWasFed(t *testing.T) {
 // counts once, or the feeder would take it for a call of another.
 func TestCopyOfAFeedCallLongAfter(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	c := newClient(t, rdb)
 	if _, err := NewControl(c).Start(t.Context(), winter()); err != nil {
 		t.Fatal(err)
@@ -134,9 +134,9 @@ func TestCopyOfAFeedCallLongAfter(t *testing.T) {
 		if r, err := batchscripts.Feed(t.Context(), rdb, g.keys, call); err != nil || r.Status != batchscripts.Fed {
 			t.Fatalf("feed.lua answers %+v, %v", r, err)
 		}
-		answers, err := rdb.Keys(t.Context(), "hw:{default}:sent:*").Result()
-		if err != nil || len(answers) != 1 {
-			t.Fatalf("answers are kept in %v, %v, want one", answers, err)
+		answers := redistest.Keys(t, rdb, "hw:{default}:sent:*")
+		if len(answers) != 1 {
+			t.Fatalf("answers are kept in %v, want one", answers)
 		}
 		rdb.Del(t.Context(), answers...)
 	}

@@ -16,7 +16,7 @@ import (
 // Of many batches some end while they are listed: the others are all told.
 func TestAllBatchesWhileSomeEnd(t *testing.T) {
 	t.Parallel()
-	b := NewControl(newClient(t, redistest.Start(t).Client(t)))
+	b := NewControl(newClient(t, redistest.Client(t)))
 	const n, gone = batchPage + 50, 60
 	name := func(i int) string { return fmt.Sprint("b", i) }
 	for i := range n {
@@ -51,7 +51,7 @@ func TestAllBatchesWhileSomeEnd(t *testing.T) {
 // A record that can't be read hides no other batch: it is listed by its id.
 func TestAllBatchesBesideOneThatCantBeRead(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	b := NewControl(newClient(t, rdb))
 	for _, id := range []string{"a", "newer", "nobodys", "z"} {
 		spec := winter()
@@ -101,7 +101,7 @@ func (*nth) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPip
 // A cancel answers what became of all, also when a feeder dropped the rest at any moment.
 func TestCancelBesideAFeeder(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
+	srv := redistest.StartEither(t)
 	rdb := srv.Client(t)
 	other := newClient(t, rdb)
 	const n = batchscripts.ElementsMax + 50

@@ -53,7 +53,7 @@ func (s *scriptsOn) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 // over after that; and after the next resume once more.
 func TestRebookedOnceHoweverOftenItIsTakenOver(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	line := &scriptsOn{key: "hw:{acme}:provider:line"}
 	rdb.AddHook(line)
 	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "provider", Limit: throttle.Sliding(1, time.Hour), Constant: "acme"}}})
@@ -114,7 +114,7 @@ func TestRebookedOnceHoweverOftenItIsTakenOver(t *testing.T) {
 // renewed meanwhile, or another feeder would take the batch, and fare as this one.
 func TestLeaseIsRenewedWhileAFeederLearnsWhatIsSettled(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	record := &scriptsOn{key: "hw:{default}:batch:winter"}
 	c := newClient(t, rdb)
 	if _, err := NewControl(c).Start(t.Context(), winter()); err != nil {
@@ -144,7 +144,7 @@ func TestLeaseIsRenewedWhileAFeederLearnsWhatIsSettled(t *testing.T) {
 // come after it in the source.
 func TestRebookedInOrderAlthoughAPoolFetchesOne(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{{Name: "provider", Limit: throttle.Sliding(1, time.Hour), Constant: "acme"}}})
 	spec := winter()
 	spec.Window = 3

@@ -61,7 +61,7 @@ func TestReasonOf(t *testing.T) {
 // TestElementThatPanics: an element whose options or whose policy make a panic is refused, and ends no feeder.
 func TestElementThatPanics(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	c := newClient(t, rdb, queue.Policy{Type: "sms", Rules: []queue.Rule{{
 		Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: func(task *asynq.Task) (string, error) {
 			if string(task.Payload()) == "bad" {

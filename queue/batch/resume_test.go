@@ -26,7 +26,7 @@ func TestResumeBringsBackWhatThePauseDeferred(t *testing.T) {
 	for name, lease := range map[string]time.Duration{"without a feeder": 0, "behind a feeder that died": feedLease} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb := redistest.Start(t).Client(t)
+			rdb := redistest.Client(t)
 			c := newClient(t, rdb)
 			b := NewControl(c)
 			if _, err := b.Start(t.Context(), winter()); err != nil {

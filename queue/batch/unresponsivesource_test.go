@@ -14,7 +14,7 @@ import (
 // not enqueued, and its feeder does not call it a second time before it has returned.
 func TestFeederOfASourceThatDoesNotHeedItsContext(t *testing.T) {
 	t.Parallel()
-	c := newClient(t, redistest.Start(t).Client(t))
+	c := newClient(t, redistest.Client(t))
 	b := NewControl(c)
 	if _, err := b.Start(t.Context(), winter()); err != nil {
 		t.Fatal(err)

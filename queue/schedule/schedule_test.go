@@ -373,7 +373,7 @@ func TestTaskTick(t *testing.T) {
 // The record outlives the next tick, and what may be made up after it.
 func TestScheduleRecordsLife(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
+	rdb := redistest.Client(t)
 	s, err := New(newClient(t, rdb), Config{}, Entry{Name: "leap", Spec: "0 0 29 2 *", Task: queue.NewTask("t", nil)})
 	if err != nil {
 		t.Fatal(err)

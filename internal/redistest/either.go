@@ -1,0 +1,52 @@
+package redistest
+
+import (
+	"os"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Either is one Redis, or a Redis Cluster where HEADWAY_TEST_CLUSTER is set.
+type Either struct {
+	one   *Server // nil for a Cluster
+	nodes []string
+}
+
+// mastersOfEither is how many masters such a Cluster has.
+const mastersOfEither = 2
+
+// StartEither starts what a test needs that holds on both.
+func StartEither(tb testing.TB) Either {
+	tb.Helper()
+	if os.Getenv(clusterEnv) == "" {
+		return Either{one: Start(tb)}
+	}
+	rdb := StartCluster(tb, mastersOfEither)
+	return Either{nodes: rdb.Options().Addrs}
+}
+
+// Client returns a new client that is closed when tb ends.
+func (e Either) Client(tb testing.TB) redis.UniversalClient {
+	tb.Helper()
+	if e.one != nil {
+		return e.one.Client(tb)
+	}
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: e.nodes})
+	closed(tb, rdb)
+	return rdb
+}
+
+// Client is [StartEither] for a test that has one client.
+func Client(tb testing.TB) redis.UniversalClient {
+	tb.Helper()
+	return StartEither(tb).Client(tb)
+}
+
+// oneRedis skips a test of one server where tests are to run on a Cluster.
+func oneRedis(tb testing.TB) {
+	tb.Helper()
+	if os.Getenv(clusterEnv) != "" {
+		tb.Skipf("redistest: this test is of one server, and %s asks for a Cluster", clusterEnv)
+	}
+}
