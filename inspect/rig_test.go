@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type rig struct {
 	*testing.T
 	*queue.Client
-	raw   redis.UniversalClient
+	raw   *redis.Client
 	timed *redistest.Timed
 	start time.Time
 	asynq *asynq.Inspector

@@ -24,7 +24,7 @@ import (
 type bookingRig struct {
 	*testing.T
 	*Client
-	raw   redis.UniversalClient
+	raw   *redis.Client
 	timed *redistest.Timed
 	start time.Time
 	insp  *asynq.Inspector

@@ -448,7 +448,7 @@ func TestNoPlaceUnderALimitThatCannotBeRead(t *testing.T) {
 // with it whether the limit still holds.
 func TestRareCallIsOneRoundTrip(t *testing.T) {
 	t.Parallel()
-	check := func(t *testing.T, rdb redis.UniversalClient) {
+	check := func(t *testing.T, rdb *redis.Client) {
 		long := throttle.Sliding(100, time.Hour)
 		warm := newLimiter(t, rdb, "other", long, throttle.Config{})
 		if _, err := warm.TryAcquire(t.Context(), key, 1); err != nil { // it loads the script
@@ -549,33 +549,33 @@ func TestRareCallGoesByWhatChanged(t *testing.T) {
 	code := throttle.Sliding(2, time.Hour)
 	for name, tt := range map[string]struct {
 		before  throttle.Limit // stored when the process looks last; zero for none
-		change  func(ctx context.Context, other *throttle.Limiter, rdb redis.UniversalClient) error
+		change  func(ctx context.Context, other *throttle.Limiter, rdb *redis.Client) error
 		cost    int
 		granted bool
 		err     error
 	}{
 		"nothing": {granted: true},
-		"lowered": {change: func(ctx context.Context, other *throttle.Limiter, _ redis.UniversalClient) error {
+		"lowered": {change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
 			return setLimit(ctx, other, throttle.Sliding(1, time.Hour))
 		}},
-		"raised": {cost: 4, granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ redis.UniversalClient) error {
+		"raised": {cost: 4, granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
 			return setLimit(ctx, other, throttle.Sliding(5, time.Hour))
 		}},
-		"taken away": {before: throttle.Sliding(1, time.Hour), granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ redis.UniversalClient) error {
+		"taken away": {before: throttle.Sliding(1, time.Hour), granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
 			return other.UnsetLimit(ctx)
 		}},
-		"gone": {before: throttle.Sliding(1, time.Hour), granted: true, change: func(ctx context.Context, _ *throttle.Limiter, rdb redis.UniversalClient) error {
+		"gone": {before: throttle.Sliding(1, time.Hour), granted: true, change: func(ctx context.Context, _ *throttle.Limiter, rdb *redis.Client) error {
 			return rdb.Del(ctx, storedKey).Err()
 		}},
-		"closed": {change: func(ctx context.Context, other *throttle.Limiter, _ redis.UniversalClient) error {
+		"closed": {change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
 			_, err := other.CloseRule(ctx, time.Hour)
 			return err
 		}},
-		"closed and opened": {granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ redis.UniversalClient) error {
+		"closed and opened": {granted: true, change: func(ctx context.Context, other *throttle.Limiter, _ *redis.Client) error {
 			_, err := other.CloseRule(ctx, time.Hour)
 			return errors.Join(err, other.OpenRule(ctx))
 		}},
-		"unreadable": {err: throttle.ErrStoredLimit, change: func(ctx context.Context, _ *throttle.Limiter, rdb redis.UniversalClient) error {
+		"unreadable": {err: throttle.ErrStoredLimit, change: func(ctx context.Context, _ *throttle.Limiter, rdb *redis.Client) error {
 			return rdb.Set(ctx, storedKey, "0 1/60s", 0).Err()
 		}},
 	} {

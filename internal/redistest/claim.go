@@ -15,7 +15,6 @@ import (
 
 const (
 	serverEnv   = "HEADWAY_TEST_REDIS"
-	clusterEnv  = "HEADWAY_TEST_CLUSTER"
 	claimPrefix = "headway:redistest:db:" // in database 0, one key per claimed database
 	claimTTL    = time.Hour               // longer than any test: a dead test's claim ends by itself
 	claimWithin = time.Minute             // how long to wait while every database is claimed

@@ -3,6 +3,7 @@
 // that loses replies, and an embedded server for synctest bubbles.
 //
 //	[Start]         a real server for one test; the default choice
+//	[Client]        a client of one, for a test that holds on a Cluster, too
 //	[StartCluster]  a Redis Cluster
 //	[NewProxy]      a TCP proxy that cuts, delays and refuses
 //	[Mini]          miniredis without a socket, for testing/synctest
@@ -27,8 +28,8 @@
 // # One Redis, or a Cluster
 //
 // With HEADWAY_TEST_CLUSTER set, tests that hold on both ([Client], [StartEither]) run on a Cluster
-// of two masters. Those of one server ([Start], [Mini]) are skipped. Skip those called
-// TestVirtual yourself: a test can't be skipped within a bubble.
+// of two masters. Those of one server ([Start], [Mini]) are skipped. Leave out those called
+// TestVirtual by -skip: a test can't be skipped within a bubble. HEADWAY_TEST_REDIS must not be set.
 //
 // The package needs a Unix. It is for tests: no library package imports it.
 package redistest

@@ -13,14 +13,19 @@ type Either struct {
 	nodes []string
 }
 
-// mastersOfEither is how many masters such a Cluster has.
-const mastersOfEither = 2
+const (
+	clusterEnv      = "HEADWAY_TEST_CLUSTER"
+	mastersOfEither = 2 // of such a Cluster
+)
 
-// StartEither starts what a test needs that holds on both.
+// StartEither starts one Redis or a Cluster for a test that holds on both.
 func StartEither(tb testing.TB) Either {
 	tb.Helper()
 	if os.Getenv(clusterEnv) == "" {
 		return Either{one: Start(tb)}
+	}
+	if addr := os.Getenv(serverEnv); addr != "" { // else all tests would be skipped, and none fail
+		tb.Fatalf("redistest: %s asks for a Cluster, and %s names a server: set one of them", clusterEnv, serverEnv)
 	}
 	rdb := StartCluster(tb, mastersOfEither)
 	return Either{nodes: rdb.Options().Addrs}
