@@ -80,16 +80,17 @@ type Adapter struct {
 	subscriber    *subscriber
 	policyFiles   *policyFiles
 	upkeep        *upkeep
+	servers       *serverWatch
 
 	mu           sync.Mutex                    // over the queues, until Start, and the loggers
 	queuesFixed  bool                          // they are Config's, or a server's
 	asynqLoggers map[asynq.Logger]asynq.Logger // by the one that they write to
 
-	started           atomic.Bool        // Start was called and succeeded
-	freshContextUntil atomic.Int64       // when freshContextLeft is used up, in nanoseconds; 0 before a shutdown, and while Redis answers
-	fetchOnce         sync.Once          // of closing noFetch
-	stopOnce          sync.Once          // of closing stop
-	quit              context.CancelFunc // ends the background work
+	started           atomic.Bool               // Start was called and succeeded
+	freshContextUntil atomic.Pointer[time.Time] // when freshContextLeft is used up; nil before a shutdown, and while Redis answers
+	fetchOnce         sync.Once                 // of closing noFetch
+	stopOnce          sync.Once                 // of closing stop
+	quit              context.CancelFunc        // ends the background work
 	wg                sync.WaitGroup
 }
 
@@ -155,6 +156,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers, teller}
 	a.upkeep = &upkeep{c, a.policies, files, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight,
 		a.waits, a.answered}}
+	a.servers = &serverWatch{core: c, looks: make(chanLock, 1)}
 	for _, p := range cfg.Policies {
 		rules := make([]policyset.Rule, len(p.Rules))
 		for i, r := range p.Rules {
@@ -232,7 +234,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 		return err
 	}
 	a.started.Store(true)
-	a.away.ended.Store(time.Now().UnixNano())
+	a.away.ended.Store(new(time.Now()))
 	if a.cfg.Throttle.Shadow {
 		a.log.Warn("shadow mode: limits are counted and not kept")
 	}
@@ -253,9 +255,8 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals, (&client{UniversalClient: a.rdb, a: a}).deferBy}).run(ctx) })
 	a.wg.Go(func() { a.finished.run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
-	watch := &serverWatch{core: a.core}
-	watch.look(ctx) // later looks are compared with this one
-	a.wg.Go(func() { watch.run(ctx) })
+	a.servers.look(ctx) // later looks are compared with this one
+	a.wg.Go(func() { a.servers.run(ctx) })
 	a.wg.Go(func() { a.history.Run(ctx) })
 	a.wg.Go(func() { a.policyFiles.run(ctx) })
 	a.wg.Go(func() { present(ctx, a.core, a.policyFiles) })

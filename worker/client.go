@@ -47,6 +47,7 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 	if asynqwire.ListsExpired(sha) && !c.recovers(ctx) {
 		return nothing(ctx)
 	}
+	args = c.a.localClock.moveArgs(sha, args)
 	op, call := asynqwire.Recognise(sha, keys, args)
 	if op == asynqwire.OpDone || op == asynqwire.OpComplete {
 		if err := c.a.finished.learn(sha, text, call.TaskKey); err != nil { // it was tried a moment ago
@@ -65,6 +66,7 @@ func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ..
 	if asynqwire.ListsExpired(sha) && !c.recovers(ctx) {
 		return nothing(ctx)
 	}
+	args = c.a.localClock.moveArgs(sha, args)
 	op, call := asynqwire.Recognise(sha, keys, args)
 	cmd := c.dispatch(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		if c.a.finishPipeline.rdb == nil || op == asynqwire.OpOther || op == asynqwire.OpUnknown {
@@ -80,6 +82,17 @@ func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ..
 		return failed(ctx, redis.ErrNoScript) // now asynq sends the text
 	}
 	return cmd
+}
+
+// ZAddXX is how asynq renews leases.
+func (c *client) ZAddXX(ctx context.Context, key string, members ...redis.Z) *redis.IntCmd {
+	if asynqwire.IsLease(key) {
+		members = slices.Clone(members)
+		for i := range members {
+			members[i].Score = float64(c.a.localClock.moveSeconds(int64(members[i].Score)))
+		}
+	}
+	return c.UniversalClient.ZAddXX(ctx, key, members...)
 }
 
 // keepFinished remembers how asynq tried to write the end of a finished task, when that failed with an error that may pass. It
@@ -116,7 +129,8 @@ const (
 
 // recovers says whether this server looks now for tasks of dead processes, as it does once a minute. After an outage
 // the tasks of living ones look the same, until those have written what became of them: so it waits for a moment. It does the
-// same after its start, for it does not know of an outage before.
+// same after its start, for it does not know of an outage before. After a clock was set, leases of living processes may look as
+// if they had ended, so it looks a minute later.
 func (c *client) recovers(ctx context.Context) bool {
 	if c.skipRecovery {
 		return false
@@ -132,7 +146,10 @@ func (c *client) recovers(ctx context.Context) bool {
 			return false
 		}
 	}
-	return true
+	ctx, cancel := context.WithTimeout(ctx, recoverWithin)
+	defer cancel()
+	c.a.servers.look(ctx) // Redis' clock may have been set since the last look
+	return !c.a.localClock.settles()
 }
 
 // wrote says whether a retry whose answer was lost was written. The task may run again by now, when its
@@ -179,12 +196,12 @@ func (c *client) finishWithFreshContext(ctx context.Context, op asynqwire.Op, ca
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
 	defer cancel()
 	if op == asynqwire.OpRetry && c.wrote(ctx, call) {
-		c.a.freshContextUntil.Store(0)
+		c.a.freshContextUntil.Store(nil)
 		return done(ctx) // and what is in flight is another delivery of it
 	}
 	cmd := c.finishOrDefer(ctx, op, call, run)
 	if err := cmd.Err(); err == nil || rediserr.Of(err).Answered() {
-		c.a.freshContextUntil.Store(0)
+		c.a.freshContextUntil.Store(nil)
 	}
 	return cmd
 }
@@ -268,8 +285,11 @@ func (c *client) freshContextLeft(now time.Time) time.Duration {
 	if !c.a.stopped() {
 		return freshContextTimeout
 	}
-	c.a.freshContextUntil.CompareAndSwap(0, now.Add(freshContextTimeout).UnixNano())
-	return time.Unix(0, c.a.freshContextUntil.Load()).Sub(now)
+	until := new(now.Add(freshContextTimeout))
+	if !c.a.freshContextUntil.CompareAndSwap(nil, until) {
+		until = cmp.Or(c.a.freshContextUntil.Load(), until)
+	}
+	return until.Sub(now)
 }
 
 // endedByAsynq says that asynq may have ended an attempt before it called the handler: the

@@ -39,6 +39,7 @@ type core struct {
 	history        *history.Recorder // nil with Config.NoHistory
 	load           load
 	away           outage
+	localClock     localClock
 	noFetch        chan struct{} // closed when no more tasks are to be fetched
 	stop           chan struct{} // closed when tasks that wait in a worker slot are to be handed back
 	asynqUntrusted atomic.Bool   // asynq is not the one that is known here
@@ -106,15 +107,16 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// outage notes since when Redis does not answer. The zero value is ready.
+// outage notes since when Redis does not answer, by the monotonic clock. The zero value is ready.
 type outage struct {
-	since atomic.Int64 // in nanoseconds; 0 while it answers
-	ended atomic.Int64 // when it did not answer last, as far as it is known; 0 before the start
+	since atomic.Pointer[time.Time] // nil while it answers
+	ended atomic.Pointer[time.Time] // when it did not answer last, as far as it is known; nil before the start
 }
 
 // lately says whether Redis does not answer, or did not a time ago.
 func (o *outage) lately(d time.Duration) bool {
-	return o.since.Load() != 0 || time.Since(time.Unix(0, o.ended.Load())) < d
+	ended := o.ended.Load()
+	return o.since.Load() != nil || ended != nil && time.Since(*ended) < d
 }
 
 // sawError notes the error of a call to Redis.
@@ -123,7 +125,7 @@ func (c *core) sawError(ctx context.Context, err error) {
 	if ctx.Err() != nil || c.stopped() || kind.Answered() && kind != rediserr.Passing {
 		return
 	}
-	if c.away.since.CompareAndSwap(0, time.Now().UnixNano()) {
+	if c.away.since.CompareAndSwap(nil, new(time.Now())) {
 		c.log.Error("Redis is away: no task is fetched until it answers", zap.Error(err))
 		if tell := c.cfg.Observer.RedisAway; tell != nil {
 			tell(ctx, event.RedisAway{Err: err})
@@ -133,14 +135,14 @@ func (c *core) sawError(ctx context.Context, err error) {
 
 // sawAnswer notes that Redis has answered a call.
 func (c *core) sawAnswer(ctx context.Context) {
-	if c.away.since.Load() == 0 {
+	if c.away.since.Load() == nil {
 		return
 	}
-	c.away.ended.Store(time.Now().UnixNano())
-	if since := c.away.since.Swap(0); since != 0 {
-		c.log.Warn("Redis is back", zap.Duration("after", time.Duration(time.Now().UnixNano()-since)))
+	c.away.ended.Store(new(time.Now()))
+	if since := c.away.since.Swap(nil); since != nil {
+		c.log.Warn("Redis is back", zap.Duration("after", time.Since(*since)))
 		if tell := c.cfg.Observer.RedisBack; tell != nil {
-			tell(ctx, event.RedisBack{For: time.Duration(time.Now().UnixNano() - since)})
+			tell(ctx, event.RedisBack{For: time.Since(*since)})
 		}
 	}
 }

@@ -273,7 +273,7 @@ func (w *archiveWatch) look(ctx context.Context, now time.Time) {
 	for i, d := range unwritten {
 		tasks[i] = d.task
 	}
-	for i, is := range w.statesOf(ctx, now, tasks) {
+	for i, is := range w.statesOf(ctx, tasks) {
 		d := unwritten[i]
 		switch {
 		case !is.known: // asynq can't write it either
@@ -300,7 +300,8 @@ type taskState struct {
 }
 
 // statesOf asks for the states of tasks.
-func (c *core) statesOf(ctx context.Context, now time.Time, tasks []event.Task) []taskState {
+func (c *core) statesOf(ctx context.Context, tasks []event.Task) []taskState {
+	now := c.localClock.now()
 	pipe := c.rdb.Pipeline()
 	answers, leases := make([]*redis.SliceCmd, len(tasks)), make([]*redis.FloatCmd, len(tasks))
 	for i, t := range tasks {
@@ -415,7 +416,7 @@ func newFinishedTasks(c *core, write func(context.Context, *finishedTask, string
 func (f *finishedTasks) keep(t *finishedTask) (wantsText bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	t.lease = time.Now().Add(leaseOfAsynq).Unix()
+	t.lease = f.localClock.now().Add(leaseOfAsynq).Unix()
 	if before := f.tasks[t.call.TaskKey]; before != nil {
 		t.lease = before.lease
 	}
@@ -448,7 +449,7 @@ func (f *finishedTasks) end(ctx context.Context, taskKey string) *redis.Cmd {
 	f.mu.Lock()
 	t := f.tasks[taskKey]
 	f.mu.Unlock()
-	if t == nil || !t.is(f.statesOf(ctx, time.Now(), []event.Task{t.task()})[0]) {
+	if t == nil || !t.is(f.statesOf(ctx, []event.Task{t.task()})[0]) {
 		return nil
 	}
 	return f.writeEnd(ctx, t)
@@ -467,10 +468,10 @@ func (f *finishedTasks) writeEnd(ctx context.Context, t *finishedTask) *redis.Cm
 func (t *finishedTask) task() event.Task { return event.Task{Queue: t.call.Queue, ID: t.call.TaskID} }
 
 func (f *finishedTasks) run(ctx context.Context) {
-	every(ctx, archiveWatchEvery, func(now time.Time) { f.look(ctx, now) })
+	every(ctx, archiveWatchEvery, func(time.Time) { f.look(ctx) })
 }
 
-func (f *finishedTasks) look(ctx context.Context, now time.Time) {
+func (f *finishedTasks) look(ctx context.Context) {
 	some := f.some()
 	if len(some) == 0 {
 		return
@@ -479,7 +480,7 @@ func (f *finishedTasks) look(ctx context.Context, now time.Time) {
 	for i, t := range some {
 		tasks[i] = t.task()
 	}
-	for i, is := range f.statesOf(ctx, now, tasks) {
+	for i, is := range f.statesOf(ctx, tasks) {
 		switch t := some[i]; {
 		case !is.known:
 		case t.is(is):

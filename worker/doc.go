@@ -26,8 +26,8 @@
 // grant: a process that was stopped in between acquires again. When Redis is
 // away nothing is granted, a task that finished meanwhile is not run again by
 // this process, and work goes on by itself afterwards. A pool whose clock is
-// more than 5 s off Redis' refuses to start: asynq's leases and scores use the
-// local clock.
+// more than 5 s off Redis' refuses to start. When the clock is set later, the
+// leases and scores that asynq takes from it are moved to Redis' clock.
 //
 // The pool does not make handlers exactly-once: a process that dies while its
 // handler runs leaves a task that asynq delivers again after 60 to 120 s, and
@@ -48,7 +48,7 @@ package worker
 //	a task is deleted      sweeper, or waker at its instant -> the places of the task are given up -> promotions
 //	a task is finished     client -> finishedTasks, when Redis does not answer before asynq's lease ends
 //	a task is archived     archiveWatch finds those that asynq archived though they were only deferred
-//	a server changes       serverWatch, every 3 s: a new process, a clock that was set
+//	a server changes       serverWatch, every 3 s: a new process, a clock that was set -> localClock moves asynq's instants
 //	a policy file changes  policyFiles
 //	once a minute          upkeep compares clocks, and forgets what is old
 //
@@ -73,7 +73,7 @@ package worker
 //	replan.go        limitWatch, and what the waker does when a limit has changed
 //	subscriber.go    subscriber
 //	promotions.go    promotions, and lateGiveBacks: what is given back again until Redis takes it
-//	upkeep.go        upkeep, serverWatch, sweeper, and the sign of life of the pool
+//	upkeep.go        upkeep, serverWatch, localClock, sweeper, and the sign of life of the pool
 //	unlimited.go     typeWatch
 //	stats.go         Stats, and the counters behind them
 //	ttlmap.go        ttlMap, of which Adapter.inFlight and Adapter.recentlyDone are two

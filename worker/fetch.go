@@ -333,7 +333,7 @@ func (f *fetcher) ask(ctx context.Context, q *fetchQueue, leaseEnds int64, n int
 	var err error
 	for range 2 { // when the connection broke, once more on another one
 		fetched, err = queuescripts.Fetch(ctx, f.rdb, q.keys,
-			queuescripts.FetchArgs{Pool: f.poolName, Call: q.call, LeaseEnds: leaseEnds, Most: n, Again: q.lost})
+			queuescripts.FetchArgs{Pool: f.poolName, Call: q.call, LeaseEnds: f.localClock.moveSeconds(leaseEnds), Most: n, Again: q.lost})
 		q.lost = err != nil
 		if rediserr.Of(err) != rediserr.Lost {
 			break
@@ -612,7 +612,7 @@ type idleServers struct {
 	wakeUps chan struct{} // written to when tasks are woken: an idle server fetches at once
 	noFetch <-chan struct{}
 	waiting atomic.Int64
-	last    atomic.Int64 // when a task came, in nanoseconds
+	last    atomic.Pointer[time.Time] // when a task came
 }
 
 func newIdleServers(c *core) *idleServers {
@@ -622,7 +622,7 @@ func newIdleServers(c *core) *idleServers {
 }
 
 // came notes that a server has got a task.
-func (s *idleServers) came() { s.last.Store(time.Now().UnixNano()) }
+func (s *idleServers) came() { s.last.Store(new(time.Now())) }
 
 // wait returns when a task was woken, no more are to be fetched, or it is time to look again
 // into that many queues: sooner when a deferred task is due soon. The waits differ at random: servers that
@@ -632,7 +632,7 @@ func (s *idleServers) wait(queues int, dueSoon bool) {
 	if dueSoon {
 		most = idlePollDue
 	}
-	idle := time.Duration(time.Now().UnixNano() - s.last.Load())
+	idle := time.Since(*s.last.Load())
 	d := min(max(idlePollMin, time.Duration(queues)*idle/idleShare), most)
 	d = d * time.Duration(max(idleMany, s.waiting.Add(1))) / idleMany
 	defer s.waiting.Add(-1)

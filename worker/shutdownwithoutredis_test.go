@@ -117,7 +117,7 @@ func TestShutdownWhileRedisHangs(t *testing.T) {
 			t.Errorf("a hundred calls at a shutdown took %v, want %v at most", took, freshContextTimeout)
 		}
 		// What is used up is the time without an answer.
-		a.freshContextUntil.Store(0)
+		a.freshContextUntil.Store(nil)
 		rdb.back = true
 		for range 3 {
 			repeat(1)

@@ -12,16 +12,19 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/precheck"
 	"github.com/headwayq/headway/internal/presence"
 	"github.com/headwayq/headway/internal/queuescripts"
+	"github.com/headwayq/headway/internal/redisclock"
 	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle"
 )
 
 // How far the local clock may be off Redis'. Grants, bookings and instants
-// follow Redis' clock alone; asynq's leases and scores follow the local one.
+// follow Redis' clock alone. asynq's leases and scores follow the local one, until
+// that is off by more than ClockSkewWarn, see localClock.
 const (
 	ClockSkewWarn = time.Second
 	ClockSkewMax  = 5 * time.Second
@@ -69,8 +72,7 @@ func (u *upkeep) compareClock(ctx context.Context, c redis.Cmdable, addr string)
 	skew := middle.Sub(server).Round(time.Millisecond)
 	switch {
 	case skew.Abs() > ClockSkewMax:
-		return fmt.Errorf("%w: redis %s: the local clock is %v ahead of its clock, at most %v are allowed; keep both clocks right with NTP: "+
-			"asynq's leases and schedules follow the local one",
+		return fmt.Errorf("%w: redis %s: the local clock is %v ahead of its clock, at most %v are allowed; keep both clocks right with NTP",
 			ErrClockSkew, addr, skew, ClockSkewMax)
 	case skew.Abs() > ClockSkewWarn:
 		u.log.Warn("the local clock differs from Redis' clock", zap.String("addr", addr), zap.Duration("ahead", skew))
@@ -81,12 +83,14 @@ func (u *upkeep) compareClock(ctx context.Context, c redis.Cmdable, addr string)
 // serverWatch notices that another server process answers than before, and that a server's clock was set.
 type serverWatch struct {
 	*core
+	looks chanLock              // locked during a look
 	known map[string]serverSeen // by the run id of each master; nil before the first look
 }
 
 // serverSeen is a server as it was seen last.
 type serverSeen struct {
 	addr   string
+	ticks  *redisclock.Clock
 	clock  time.Time // of the server
 	before time.Time // the call that read it began, by the local monotonic clock
 	after  time.Time // and ended
@@ -104,6 +108,8 @@ func (w *serverWatch) run(ctx context.Context) {
 // look compares the servers with those of the look before. While one of them does not answer there
 // is nothing to compare.
 func (w *serverWatch) look(ctx context.Context) {
+	w.looks.Lock()
+	defer w.looks.Unlock()
 	found := make(map[string]serverSeen)
 	var mu sync.Mutex
 	see := func(ctx context.Context, c redis.UniversalClient, addr string) error {
@@ -129,9 +135,14 @@ func (w *serverWatch) look(ctx context.Context) {
 		}
 		return
 	}
-	replaced := false
+	replaced, masters := false, make([]*redisclock.Clock, 0, len(found))
 	for id, s := range found {
 		old, seen := w.known[id]
+		if s.ticks = old.ticks; !seen {
+			s.ticks = new(redisclock.Clock)
+		}
+		s.ticks.Observe(s.clock, s.before, s.after)
+		found[id], masters = s, append(masters, s.ticks)
 		if !seen && w.known != nil {
 			replaced = true
 			w.log.Warn("another Redis server answers: it was restarted, took over, or is new. Writes that it has not seen are forgotten", zap.String("addr", s.addr))
@@ -147,6 +158,7 @@ func (w *serverWatch) look(ctx context.Context) {
 		}
 	}
 	w.known = found
+	w.localClock.learn(masters)
 	if replaced {
 		w.nameQueues(ctx)
 	}
@@ -197,6 +209,81 @@ func (s serverSeen) jump(now serverSeen) time.Duration {
 	return 0
 }
 
+// localClock knows how far the local clock is ahead of Redis'.
+//
+// asynq takes instants from the local clock, and compares them with those that other processes took from theirs: the ends of
+// leases, when a task is due again, what is due now. A clock that is set while the pool runs would make this process recover the
+// tasks of living ones, or them its own. So asynq's instants are moved to Redis' clock while the local one is off. Between two
+// looks at Redis the monotonic clock tells at once that the local clock was set.
+//
+// It is safe for concurrent use.
+type localClock struct {
+	mu      sync.Mutex
+	masters []*redisclock.Clock
+	ahead   time.Duration // at the last look
+	set     time.Time     // when a look found last that a clock had been set; zero for never
+}
+
+// clocksSettle is how long asynq's leases may be by two clocks after one was set: until each pool has seen it, and asynq has
+// renewed all leases, which it does every 5 s.
+const clocksSettle = 20 * time.Second
+
+// learn takes in the clocks of the masters that a look found.
+func (c *localClock) learn(masters []*redisclock.Clock) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known, now := c.masters != nil, time.Now()
+	c.masters = masters
+	ahead := c.aheadLocked(now)
+	if known && (ahead-c.ahead).Abs() > ClockSkewMax {
+		c.set = now
+	}
+	c.ahead = ahead
+}
+
+// aheadLocked compares with the master whose clock is nearest: on a Cluster the clock of one may be wrong.
+func (c *localClock) aheadLocked(now time.Time) time.Duration {
+	nearest, found := time.Duration(0), false
+	for _, m := range c.masters {
+		server, known := m.At(now)
+		ahead := now.Round(0).Sub(server)
+		if known && (!found || ahead.Abs() < nearest.Abs()) {
+			nearest, found = ahead, true
+		}
+	}
+	return nearest
+}
+
+// off is how far the local clock is ahead, or 0 while that is at most [ClockSkewWarn].
+func (c *localClock) off() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ahead := c.aheadLocked(time.Now()); ahead.Abs() > ClockSkewWarn {
+		return ahead
+	}
+	return 0
+}
+
+// now is the time by which asynq's instants are to be told.
+func (c *localClock) now() time.Time { return time.Now().Add(-c.off()) }
+
+// moveArgs moves the instants of a script of asynq.
+func (c *localClock) moveArgs(sha string, args []any) []any {
+	return asynqwire.MoveInstants(sha, args, -c.off())
+}
+
+// moveSeconds moves an instant in seconds since 1970.
+func (c *localClock) moveSeconds(at int64) int64 {
+	return at - int64(c.off().Round(time.Second)/time.Second)
+}
+
+// settles says that a clock was set lately, so that leases may be by two clocks.
+func (c *localClock) settles() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.set.IsZero() && time.Since(c.set) < clocksSettle
+}
+
 // rulesTTL is how long the numbers count that a pool has written.
 const rulesTTL = 3 * time.Minute
 
@@ -204,7 +291,7 @@ const rulesTTL = 3 * time.Minute
 func (u *upkeep) run(ctx context.Context) {
 	every(ctx, time.Minute, func(now time.Time) {
 		if err := u.compareClocks(ctx); errors.Is(err, ErrClockSkew) {
-			u.log.Error("the local clock is far off Redis' clock: tasks may be recovered too early or too late", zap.Error(err))
+			u.log.Error("the local clock is far off Redis' clock: until it is right, asynq's instants are moved to Redis' clock", zap.Error(err))
 		}
 		u.shareRules(ctx)
 		u.types.tellUnseen(now)

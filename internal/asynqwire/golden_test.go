@@ -159,6 +159,20 @@ func TestAsynqGoldenScripts(t *testing.T) {
 	if sha := SHA(texts["listLeaseExpiredCmd"]); !ListsExpired(sha) {
 		t.Errorf("asynq's listLeaseExpiredCmd changed, its SHA-1 is now %s, pinned is %s", sha, listExpired)
 	}
+	withInstants := map[string]bool{}
+	for _, name := range []string{"listLeaseExpiredCmd", "forwardCmd", "deleteExpiredCompletedTasksCmd", "markAsCompleteCmd", "markAsCompleteUniqueCmd",
+		"retryCmd", "archiveCmd"} {
+		sha := SHA(texts[name])
+		if _, ok := instants[sha]; !ok {
+			t.Errorf("asynq's script %s changed, its SHA-1 is now %s. Compare its ARGV with %s: which are instants?", name, sha, Version)
+		}
+		withInstants[sha] = true
+	}
+	for sha := range instants {
+		if !withInstants[sha] {
+			t.Errorf("no script of asynq has the SHA-1 %s any more, pinned with its instants", sha)
+		}
+	}
 	for name := range goldenScripts {
 		if _, ok := texts[name]; !ok {
 			t.Errorf("asynq's script %s is gone", name)

@@ -3,8 +3,10 @@ package asynqwire
 import (
 	"crypto/sha1"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Version is the version of asynq whose scripts, keys and messages are
@@ -197,6 +199,49 @@ const listExpired = "16988a462595f6ee317be300951533b004f27f5c"
 
 // ListsExpired says whether a script is the one by which a recoverer finds its tasks.
 func ListsExpired(sha string) bool { return sha == listExpired }
+
+// instants are the arguments of asynq's scripts, by their SHA-1, that are compared with what other processes wrote, or are
+// written for them: instants by the local clock, in whole seconds but for those of nanoseconds. The end of a lease that a
+// dequeue begins is [Call.LeaseEnds]. Left out are how long statistics are kept, and instants that are only shown.
+var instants = map[string]instantArgs{
+	listExpired: {seconds: []int{0}}, // what has ended before
+	"522b1a6ae66fe79ea2f24a9af58798ab71879035": {seconds: []int{0}, nanoseconds: []int{2}}, // forward: what is due
+	"49c4326d80c1db9c476da2aa7f4438d03688f82b": {seconds: []int{0}},                        // delete completed tasks: what is kept no longer
+	"117dca952700588e559c7ace20b925096d587974": {seconds: []int{2}},                        // complete: until when the task is kept
+	"ce6833ccce362a8c0ee53beee413341daf52e39c": {seconds: []int{2}},
+	"65fa409c88198a681c53e0892d8276eca0145694": {seconds: []int{2}},    // retry: when the task is due
+	"9c3b1eb9947ce2ee5304ac013a0a365ec364fd2d": {seconds: []int{2, 3}}, // archive: now, and what is kept no longer
+}
+
+type instantArgs struct{ seconds, nanoseconds []int }
+
+// MoveInstants returns the arguments of a script of asynq with its instants later by d, or args when there are none. asynq may
+// send args once more, so they stay as they are.
+func MoveInstants(sha string, args []any, d time.Duration) []any {
+	at, ok := instants[sha]
+	if !ok || d == 0 {
+		return args
+	}
+	args = slices.Clone(args)
+	move := func(indices []int, by int64) {
+		for _, i := range indices {
+			if i >= len(args) {
+				continue
+			}
+			if instant, ok := args[i].(int64); ok {
+				args[i] = instant + by
+			}
+		}
+	}
+	move(at.seconds, int64(d.Round(time.Second)/time.Second))
+	move(at.nanoseconds, int64(d))
+	return args
+}
+
+// IsLease says whether a key is that of asynq's leases of a queue.
+func IsLease(key string) bool {
+	return strings.HasPrefix(key, asynqKeyPrefix) && strings.HasSuffix(key, "}:lease")
+}
 
 // isKey reports whether key is prefix+rest, without building it.
 func isKey(key, prefix, rest string) bool {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -176,6 +177,39 @@ func TestRecogniseAllocates(t *testing.T) {
 		}
 		if got := testing.AllocsPerRun(100, func() { Recognise(c.sha, c.keys, c.args) }); got != want {
 			t.Errorf("Recognise(%s) allocates %v times, want %v", c.name, got, want)
+		}
+	}
+}
+
+// Instants that others compare theirs with move; all else stays, also what asynq may send once more.
+func TestMoveInstants(t *testing.T) {
+	t.Parallel()
+	const forward = "522b1a6ae66fe79ea2f24a9af58798ab71879035"
+	calls := append(scriptCalls("q", "id"),
+		scriptCall{name: "list expired", sha: listExpired, args: []any{int64(100), "asynq:{q}:t:"}},
+		scriptCall{name: "forward", sha: forward, args: []any{int64(100), "asynq:{q}:t:", int64(100e9), "asynq:{q}:g:"}},
+		scriptCall{name: "not asynq's", sha: SHA("a script"), args: []any{int64(100)}},
+		scriptCall{name: "too few arguments", sha: forward, args: []any{int64(100)}},
+	)
+	moved := map[string][]int64{
+		"complete": {2: -3600}, "complete unique": {2: -3600}, "retry": {2: -3600}, "archive": {2: -3600, 3: -3600},
+		"list expired": {-3600}, "forward": {0: -3600, 2: -3600e9}, "too few arguments": {-3600},
+	}
+	for _, c := range calls {
+		before, want := slices.Clone(c.args), slices.Clone(c.args)
+		for i, by := range moved[c.name] {
+			if at, ok := want[i].(int64); ok {
+				want[i] = at + by
+			}
+		}
+		if diff := cmp.Diff(want, MoveInstants(c.sha, c.args, -time.Hour)); diff != "" {
+			t.Errorf("%s: an hour earlier (-want +got):\n%s", c.name, diff)
+		}
+		if diff := cmp.Diff(before, c.args); diff != "" {
+			t.Errorf("%s: the arguments of asynq changed (-before +after):\n%s", c.name, diff)
+		}
+		if got := MoveInstants(c.sha, c.args, 0); &got[0] != &c.args[0] {
+			t.Errorf("%s: the arguments were copied although nothing moves", c.name)
 		}
 	}
 }
