@@ -1,6 +1,6 @@
-// Package childprocess runs this program once more, as a process that can be killed, frozen and
-// stopped: for `headway prove` and for tests. A program that does so asks its environment first of
-// all whether it is such a process.
+// Package childprocess runs this program once more, or another one that does the same, as a process that
+// can be killed, frozen and stopped: for `headway prove` and for tests. A program that does so asks its
+// environment first of all whether it is such a process.
 package childprocess
 
 import (
@@ -19,7 +19,7 @@ const (
 	readyLine   = "ready"
 )
 
-// Process is a process of this program, from its start to its end. It is used by one goroutine
+// Process is a process that was started, from its start to its end. It is used by one goroutine
 // at a time.
 type Process struct {
 	cmd   *exec.Cmd
@@ -31,25 +31,30 @@ type Process struct {
 // Start starts this program with one more variable in its environment, and waits until it calls
 // [Ready]. It logs to a file, of which an error has the end. After an error nothing runs.
 func Start(variable, value, log string) (*Process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return StartProgram(self, log, variable+"="+value)
+}
+
+// StartProgram is [Start] for another program that calls [Ready]. The variables are as those of [os.Environ].
+func StartProgram(program, log string, variables ...string) (*Process, error) {
 	p := &Process{log: log, ended: make(chan struct{})}
-	if err := p.start(variable + "=" + value); err != nil {
+	if err := p.start(program, variables); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, p.Tail())
 	}
 	return p, nil
 }
 
-func (p *Process) start(variable string) error {
+func (p *Process) start(program string, variables []string) error {
 	out, err := os.Create(p.log)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	p.cmd = exec.Command(self)
-	p.cmd.Env = append(os.Environ(), variable)
+	p.cmd = exec.Command(program) // #nosec G204: our own program, or one that was built from its source
+	p.cmd.Env = append(os.Environ(), variables...)
 	p.cmd.Stderr = out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us, and we end it
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {

@@ -60,6 +60,29 @@ func TestProcessWorksUntilItIsStopped(t *testing.T) {
 	}
 }
 
+// A program that is somewhere else is started as this one is, with all of its variables.
+func TestAnotherProgramIsStarted(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(t.TempDir(), "other")
+	if err := os.Symlink(self, other); err != nil {
+		t.Fatal(err)
+	}
+	p, err := StartProgram(other, filepath.Join(t.TempDir(), "log"), "HEADWAY_TEST_OTHER=1", variable+"=works")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Stop(); err != nil {
+		t.Errorf("Stop = %v, want nil", err)
+	}
+	if _, err := StartProgram(other+"-missing", filepath.Join(t.TempDir(), "log"), variable+"=works"); err == nil {
+		t.Error("a program that is not there was started")
+	}
+}
+
 func TestFrozenProcessIsKilled(t *testing.T) {
 	t.Parallel()
 	p, err := start(t, "works")
