@@ -17,8 +17,9 @@ import (
 type crew struct {
 	dir       string
 	spec      workerSpec
-	cutOff    *address   // as that of a system
-	processes []*process // all that ever were; the number of each is its place, from 1
+	cutOff    *address        // as that of a system
+	clocked   *clockedWorkers // what runs instead of this program; nil for this program
+	processes []*process      // all that ever were; the number of each is its place, from 1
 }
 
 // process is one worker process, and what was done to it.
@@ -53,7 +54,12 @@ func (c *crew) add(p *process, spec workerSpec) error {
 	if err != nil {
 		return err
 	}
-	p.Process, err = childprocess.Start(workerEnv, string(text), filepath.Join(c.dir, fmt.Sprintf("worker-%d.log", p.number)))
+	log := filepath.Join(c.dir, fmt.Sprintf("worker-%d.log", p.number))
+	if c.clocked == nil {
+		p.Process, err = childprocess.Start(workerEnv, string(text), log)
+	} else {
+		p.Process, err = childprocess.StartProgram(c.clocked.program, log, workerEnv+"="+string(text), clockEnv+"="+c.clocked.file(p.number))
+	}
 	if err != nil {
 		return fmt.Errorf("worker process %d: %w", p.number, err)
 	}

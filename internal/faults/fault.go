@@ -34,12 +34,15 @@ type Fault struct {
 	// Long is how long a run takes until the fault has happened as often as docs/reliability.md wants.
 	Long time.Duration
 
-	start        starter
-	limits       throttle.Config // of the workers
-	lag          time.Duration   // how far a replica, or a file, may lag behind what Redis answered; 0 for lagDefault
-	jumpsForGood bool            // the clock of Redis never comes back to where it was
-	atWorkers    bool            // strikes do not touch replies of Redis: they explain no message that is sent again
-	every        time.Duration   // from the end of a strike to the next one, on average
+	start         starter
+	limits        throttle.Config // of the workers
+	lag           time.Duration   // how far a replica, or a file, may lag behind what Redis answered; 0 for lagDefault
+	jumpsForGood  bool            // the clock of Redis never comes back to where it was
+	clocksWorkers bool            // the clocks of worker processes can be set
+	takes         time.Duration   // by the gateway for a message; 0 for gatewayTakes
+	refuses       bool            // the gateway of the run refuses a message now and then, as that of a soak
+	atWorkers     bool            // strikes do not touch replies of Redis: they explain no message that is sent again
+	every         time.Duration   // from the end of a strike to the next one, on average
 	// strike does the fault once, and returns what it did when it is over. Nil does nothing.
 	strike func(ctx context.Context, r *run) (what string, err error)
 	// mixes are the names of faults whose strikes, one of them each time, are those of this one.
@@ -47,6 +50,8 @@ type Fault struct {
 }
 
 const deployAbout = "worker processes are replaced one by one by those of another release, now and then with another policy, while limits change"
+
+const workerClockAbout = "the clock of a worker process jumps by 1 to 4 s or an hour, forward or back, and some seconds later to where it was"
 
 // All returns the faults, in the order of the documentation.
 func All() []Fault {
@@ -106,6 +111,11 @@ func All() []Fault {
 		{
 			Name: "clock-hour", About: "the clock of Redis jumps an hour ahead, again and again", MovesClock: true, jumpsForGood: true,
 			Long: 2 * time.Minute, start: clocked(alone("one server whose clock jumps")), every: 10 * time.Second, strike: jumpByAnHour,
+		},
+		{
+			Name: "worker-clock", About: workerClockAbout,
+			Long: 12 * time.Minute, start: alone("one server"), every: 4 * time.Second, strike: jumpWorkerClock(mostlyShort),
+			clocksWorkers: true, takes: takesLong, refuses: true, atWorkers: true,
 		},
 		{
 			Name: "soak", Soak: true,
@@ -191,6 +201,11 @@ func All() []Fault {
 		{
 			Name: "cluster-failover", About: "CLUSTER FAILOVER on a replica",
 			Long: 4 * time.Minute, start: cluster, every: 3 * time.Second, strike: clusterFailover,
+		},
+		{
+			Name: "cluster-worker-clock", About: workerClockAbout,
+			Long: 12 * time.Minute, start: cluster, every: 4 * time.Second, strike: jumpWorkerClock(mostlyShort),
+			clocksWorkers: true, takes: takesLong, refuses: true, atWorkers: true,
 		},
 		{
 			Name: "reshard", About: "slots move from one master of a cluster to another, that of the queue among them",
@@ -438,6 +453,45 @@ func jumpByAnHour(ctx context.Context, r *run) (string, error) {
 
 // hours is how far the clock is ahead after one more strike of an hour.
 func hours(r *run) time.Duration { return time.Duration(len(r.strikes)+1) * time.Hour }
+
+// takesLong is how long the gateway works on a message where tasks must be active at most instants: asynq looks for
+// those of dead processes once a minute, and all that a second's limit lets through may be sent at its begin.
+const takesLong = 400 * time.Millisecond
+
+// workerClockKinds are how many ways there are to set the clock of a worker process.
+const workerClockKinds = 4
+
+// jumpWorkerClock lets the clock of a worker process jump away, and after some time back. The other processes and Redis have the right time.
+func jumpWorkerClock(lasts func(*run) time.Duration) func(context.Context, *run) (string, error) {
+	return func(ctx context.Context, r *run) (string, error) {
+		p, err := r.crew.pick(r.random)
+		if err != nil {
+			return "", err
+		}
+		few := time.Second + r.upTo(3*time.Second)
+		kind, over := r.kind(workerClockKinds), lasts(r)
+		ahead := [workerClockKinds]time.Duration{few, -few, time.Hour, -time.Hour}[kind]
+		what := [workerClockKinds]string{"some seconds ahead", "some seconds behind", "an hour ahead", "an hour behind"}[kind]
+		r.spec.Log("%6.1f s  the clock of worker process %d is set by %v, for %v", time.Since(r.began).Seconds(), p.number, ahead, over.Round(time.Millisecond))
+		if err := r.clocked.set(p.number, ahead); err != nil {
+			return "", err
+		}
+		select {
+		case <-time.After(over):
+		case <-ctx.Done():
+		}
+		return "the clock of a worker " + what, r.clocked.set(p.number, 0)
+	}
+}
+
+// mostlyShort is how long the clock of a process is wrong. Once a minute asynq looks for tasks whose processes died, by its own
+// clock: every third time it does so meanwhile.
+func mostlyShort(r *run) time.Duration {
+	if len(r.strikes)%3 == 2 {
+		return 65 * time.Second
+	}
+	return 3*time.Second + r.upTo(5*time.Second)
+}
 
 // settlesWithin bounds the wait until all servers name the same master.
 const settlesWithin = time.Minute

@@ -28,6 +28,8 @@ func short(t *testing.T, name string) Spec {
 		f.strike = stopOrHoldWorker
 	case "silence":
 		f.strike = silence(2 * time.Second)
+	case "worker-clock", "cluster-worker-clock":
+		f.strike = jumpWorkerClock(func(*run) time.Duration { return 2 * time.Second })
 	case "sentinel-partition":
 		f.strike = divide(4 * time.Second)
 	}
@@ -37,6 +39,8 @@ func short(t *testing.T, name string) Spec {
 		turns, lasts = networkKinds, 8*time.Second
 	case "server":
 		turns, lasts = serverKinds, 6*time.Second
+	case "worker-clock", "cluster-worker-clock":
+		turns, lasts = workerClockKinds, 8*time.Second
 	}
 	return Spec{Fault: f, For: lasts, turns: turns, Drain: 3 * time.Minute, Seed: 1, Workers: 2, Rate: 20, Dir: t.ArtifactDir(), Log: t.Logf, leaveOrphans: f.Forgets}
 }
@@ -79,7 +83,9 @@ func TestFaults(t *testing.T) {
 			if r.struck() == 0 || r.Sent == 0 {
 				t.Errorf("%d strikes, %d sent", r.struck(), r.Sent)
 			}
-			if want := map[string]int{"network": networkKinds, "server": serverKinds}[f.Name]; len(r.Strikes) < want {
+			if want := map[string]int{
+				"network": networkKinds, "server": serverKinds, "worker-clock": workerClockKinds, "cluster-worker-clock": workerClockKinds,
+			}[f.Name]; len(r.Strikes) < want {
 				t.Errorf("it was struck in these ways: %v, want %d", r.Strikes, want)
 			}
 			if strings.HasSuffix(f.Name, "deploy") {

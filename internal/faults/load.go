@@ -31,7 +31,11 @@ type load struct {
 // slots as well, in a third hash slot.
 func loadOf(s Spec, cluster bool) load {
 	rate := float64(s.Rate)
+	refusals := e2e.Faults{TooMany: percent, After: 2 * time.Second, Unavailable: percent, Seed: s.Seed}
 	if !s.Fault.Soak {
+		if !s.Fault.refuses {
+			refusals = e2e.Faults{}
+		}
 		policies, others := usualPolicies, otherPolicies
 		if cluster {
 			policies, others = clusterPolicies, otherClusterPolicies
@@ -39,6 +43,7 @@ func loadOf(s Spec, cluster bool) load {
 		return load{
 			policies: policies, otherPolicies: others, types: []string{e2e.TaskType},
 			perSecond: 0.7 * rate, batch: int(0.4 * rate * s.For.Seconds()), // a good third of all messages
+			faults: refusals,
 		}
 	}
 	shut := time.Now().Add(shutAfter).Minute()
@@ -48,7 +53,7 @@ func loadOf(s Spec, cluster bool) load {
 		types:         []string{e2e.TaskType, "mail:send", "push:send", "news:send", "bulk:send", plainType},
 		perSecond:     0.35 * rate,
 		batch:         int(0.65 * rate * min(s.For, 20*time.Second).Seconds()), again: true, // as many as the client's messages leave room for
-		faults: e2e.Faults{TooMany: percent, After: 2 * time.Second, Unavailable: percent, Seed: s.Seed},
+		faults: refusals,
 	}
 }
 

@@ -49,6 +49,7 @@ type run struct {
 	spec                    Spec
 	system                  *system
 	client                  *redis.ClusterClient // of a cluster; nil for others
+	clocked                 *clockedWorkers      // what the worker processes run; nil for this program
 	crew                    *crew
 	gateway                 *e2e.Gateway
 	load                    load
@@ -88,7 +89,7 @@ var ErrInterrupted = errors.New("interrupted")
 // when ctx ends, or when a fault can't be made: the error says so.
 func Run(ctx context.Context, spec Spec) (Report, error) {
 	r := &run{spec: spec, random: mathrand.New(mathrand.NewPCG(spec.Seed, 1)), accepted: map[string]time.Time{}}
-	if err := r.start(); err != nil {
+	if err := r.start(ctx); err != nil {
 		return Report{}, errors.Join(err, r.close())
 	}
 	err := r.play(ctx)
@@ -107,7 +108,17 @@ func Run(ctx context.Context, spec Spec) (Report, error) {
 }
 
 // start starts Redis, the gateway, and the processes.
-func (r *run) start() error {
+func (r *run) start(ctx context.Context) error {
+	if r.spec.Fault.clocksWorkers {
+		r.spec.Log("builds the program of the worker processes, whose clock can be set: the first time this takes minutes")
+		var err error
+		if r.clocked, err = buildClockedWorkers(ctx, r.spec.Dir); ctx.Err() != nil {
+			return ErrInterrupted // and the go command may have failed for that
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.spec.Fault.Name, err)
+		}
+	}
 	system, err := startIn(r.spec.Fault.start, r.spec.Dir)
 	if err != nil {
 		return err
@@ -124,14 +135,14 @@ func (r *run) start() error {
 	r.otherPolicies = r.load.otherPolicies(r.spec.Rate)
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails since Go 1.24
-	if r.gateway, err = e2e.StartGateway(context.Background(), r.judged[0], r.load.faults, secret); err != nil {
+	if r.gateway, err = e2e.StartGateway(context.WithoutCancel(ctx), r.judged[0], r.load.faults, secret); err != nil {
 		return err
 	}
 	for _, p := range append(r.judged[1:], plainPolicy()) {
 		r.gateway.Also(p)
 	}
-	r.gateway.SetTakes(gatewayTakes)
-	r.crew = &crew{dir: r.spec.Dir, cutOff: system.cutOff, spec: workerSpec{
+	r.gateway.SetTakes(cmp.Or(r.spec.Fault.takes, gatewayTakes))
+	r.crew = &crew{dir: r.spec.Dir, cutOff: system.cutOff, clocked: r.clocked, spec: workerSpec{
 		Redis: system.address, Gateway: r.gateway.URL(), Policies: r.policies, Secret: secret,
 		Grants: filepath.Join(r.spec.Dir, grantsFile), Phones: r.spec.Rate * phonesPerRate,
 		Hold: r.spec.Fault.limits.HoldAfterFailover, Replicas: r.spec.Fault.limits.Replicas, TickLateMax: tickLateMax,
@@ -308,6 +319,9 @@ func (r *run) close() error {
 	}
 	if r.system != nil {
 		errs = append(errs, r.system.close())
+	}
+	if r.clocked != nil {
+		errs = append(errs, r.clocked.remove())
 	}
 	return errors.Join(errs...)
 }

@@ -211,7 +211,7 @@ func (p *workerProcess) send(ctx context.Context, task *asynq.Task) error {
 	}
 	t := p.types[task.Type()]
 	if task.Type() == plainType {
-		return t.gateway.Send(ctx, m, time.Now().UnixMicro())
+		return t.gateway.Send(ctx, m, rightClock().UnixMicro())
 	}
 	d, ok := worker.GrantFrom(ctx)
 	if !ok {
