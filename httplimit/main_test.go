@@ -21,13 +21,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var start = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 
 // timed is a real Redis whose scripts read a clock that the test sets.
-func timed(t *testing.T) *redistest.Timed {
+func timed(t *testing.T) redistest.Timed {
 	t.Helper()
 	raw := redistest.Start(t).Client(t)
-	rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: raw}, start)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rdb := redistest.NewTimedForLong(raw, start)
 	return rdb
 }
 

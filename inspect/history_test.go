@@ -20,9 +20,7 @@ func TestHistory(t *testing.T) {
 	r.Of("phone").Deferred("+1", time.Now().Add(time.Hour))
 	r.Of("phone").Waited(3 * time.Second)
 	r.Write(t.Context())
-	if err := d.timed.SetTime(t.Context(), time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	d.timed.SetTime(time.Now())
 	for span, steps := range map[time.Duration]int{time.Minute: 1, 10 * time.Minute: 10, 24 * time.Hour: 1440, 25 * time.Hour: 25, HistoryMax: 720} {
 		h, err := i.History(t.Context(), "phone", span)
 		if err != nil {
@@ -100,9 +98,7 @@ func TestKeysThatWaitLongest(t *testing.T) {
 	}
 	r.Of("phone").Deferred("+9", time.Now().Add(3*time.Hour)) // cancelled since
 	r.Write(t.Context())
-	if err := d.timed.SetTime(t.Context(), d.start); err != nil {
-		t.Fatal(err)
-	}
+	d.timed.SetTime(d.start)
 	for order, want := range map[KeyOrder][]KeyStatus{
 		ByWait:    {{Key: "+3", Waiting: 3, Permits: 15, Next: d.start.Add(3 * time.Minute)}, {Key: "+2", Waiting: 2, Permits: 5, Next: d.start.Add(2 * time.Minute)}, {Key: "+1", Waiting: 1, Permits: 1, Next: d.start.Add(time.Minute)}},
 		ByPermits: {{Key: "+3", Waiting: 3, Permits: 15}, {Key: "+2", Waiting: 2, Permits: 5}, {Key: "+1", Waiting: 1, Permits: 1}},

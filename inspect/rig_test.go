@@ -21,7 +21,7 @@ type rig struct {
 	*testing.T
 	*queue.Client
 	raw   *redis.Client
-	timed *redistest.Timed
+	timed redistest.Timed
 	start time.Time
 	asynq *asynq.Inspector
 }
@@ -34,10 +34,7 @@ func newRig(t *testing.T, policies ...queue.Policy) *rig {
 	t.Helper()
 	raw := redistest.Start(t).Client(t)
 	start := time.Now().Truncate(time.Second)
-	timed, err := redistest.NewTimed(t.Context(), raw, start)
-	if err != nil {
-		t.Fatal(err)
-	}
+	timed := redistest.NewTimed(raw, start)
 	return &rig{T: t, Client: newClient(t, timed, queue.ClientConfig{Policies: policies}), raw: raw, timed: timed, start: start,
 		asynq: asynq.NewInspectorFromRedisClient(raw)}
 }
@@ -64,9 +61,7 @@ func (d *rig) inspector(cfg throttle.Config, policies ...queue.Policy) *Inspecto
 // at moves the clock to in after the start.
 func (d *rig) at(in time.Duration) {
 	d.Helper()
-	if err := d.timed.SetTime(d.Context(), d.start.Add(in)); err != nil {
-		d.Fatal(err)
-	}
+	d.timed.SetTime(d.start.Add(in))
 }
 
 func smsTo(phone string, opts ...asynq.Option) *queue.Task {

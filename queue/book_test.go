@@ -25,7 +25,7 @@ type bookingRig struct {
 	*testing.T
 	*Client
 	raw   *redis.Client
-	timed *redistest.Timed
+	timed redistest.Timed
 	start time.Time
 	insp  *asynq.Inspector
 }
@@ -39,10 +39,7 @@ func newBookingRig(t *testing.T, policies ...Policy) *bookingRig {
 	t.Helper()
 	raw := redistest.Start(t).Client(t)
 	start := time.Now().Truncate(time.Second)
-	timed, err := redistest.NewTimed(t.Context(), raw, start)
-	if err != nil {
-		t.Fatal(err)
-	}
+	timed := redistest.NewTimed(raw, start)
 	d := &bookingRig{T: t, Client: newClient(t, timed, policies...), raw: raw, timed: timed, start: start, insp: asynq.NewInspectorFromRedisClient(raw)}
 	t.Cleanup(func() { redistest.KeysHaveALife(t, d.raw) })
 	return d
@@ -51,9 +48,7 @@ func newBookingRig(t *testing.T, policies ...Policy) *bookingRig {
 // at moves the clock to in after the start.
 func (d *bookingRig) at(in time.Duration) {
 	d.Helper()
-	if err := d.timed.SetTime(d.Context(), d.start.Add(in)); err != nil {
-		d.Fatal(err)
-	}
+	d.timed.SetTime(d.start.Add(in))
 }
 
 func smsTo(phone string, opts ...asynq.Option) *Task {

@@ -87,7 +87,7 @@ type full struct {
 	*testing.B
 	n   int
 	raw *redis.Client
-	rdb *redistest.Timed
+	rdb redistest.Timed
 	l   *throttle.Limiter
 	now time.Time
 }
@@ -95,19 +95,14 @@ type full struct {
 func newFull(b *testing.B, n int) *full {
 	b.Helper()
 	raw := redistest.Start(b).Client(b)
-	rdb, err := redistest.NewTimed(b.Context(), raw, start)
-	if err != nil {
-		b.Fatal(err)
-	}
+	rdb := redistest.NewTimed(raw, start)
 	return &full{b, n, raw, rdb, newLimiter(b, rdb, "sms", throttle.Sliding(n, time.Minute), throttle.Config{}), start}
 }
 
 func (f *full) pass(d time.Duration) {
 	f.Helper()
 	f.now = f.now.Add(d)
-	if err := f.rdb.SetTime(f.Context(), f.now); err != nil {
-		f.Fatal(err)
-	}
+	f.rdb.SetTime(f.now)
 }
 
 func (f *full) take(cost int) throttle.Decision {
@@ -187,10 +182,7 @@ func BenchmarkTwoRules(b *testing.B) {
 	const chunk = 32
 	raw := redistest.Start(b).Client(b)
 	now := start
-	rdb, err := redistest.NewTimed(b.Context(), redistest.LongLived{UniversalClient: raw}, now)
-	if err != nil {
-		b.Fatal(err)
-	}
+	rdb := redistest.NewTimedForLong(raw, now)
 	p := newPolicy(b, newLimiter(b, rdb, "phone", throttle.Sliding(1, 2*time.Second), throttle.Config{}),
 		newLimiter(b, rdb, "provider", throttle.Sliding(1024, time.Second), throttle.Config{}))
 	var ahead []*booked
@@ -212,9 +204,7 @@ func BenchmarkTwoRules(b *testing.B) {
 	redeem := func() {
 		if last := ahead[chunk-1].at; last.After(now) {
 			now = last
-			if err := rdb.SetTime(b.Context(), now); err != nil {
-				b.Fatal(err)
-			}
+			rdb.SetTime(now)
 		}
 		var wg sync.WaitGroup
 		for _, k := range ahead[:chunk] {

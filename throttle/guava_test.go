@@ -67,8 +67,8 @@ func (s *scene) playGuava(steps string, who callers) {
 		case word == "sleep":
 			var d time.Duration
 			d, err = time.ParseDuration(rest)
-			s.now = s.clock().Add(d)
-			err = errors.Join(err, s.rdb.SetTime(s.Context(), s.now))
+			s.now = s.rdb.Now().Add(d) // callers move the clock, too
+			s.rdb.SetTime(s.now)
 		case word[0] == 'a':
 			n := 1
 			_, _ = fmt.Sscanf(word, "a%d", &n)
@@ -86,28 +86,8 @@ func (s *scene) playGuava(steps string, who callers) {
 	}
 }
 
-// clock is what the scripts read: callers move it, too.
-func (s *scene) clock() time.Time {
-	s.Helper()
-	now, err := readClock(s.Context(), s.raw)
-	if err != nil {
-		s.Fatal(err)
-	}
-	return now
-}
-
-func readClock(ctx context.Context, rdb redis.UniversalClient) (time.Time, error) {
-	v, err := rdb.HMGet(ctx, "redistest:clock", "s", "us").Result()
-	if err != nil {
-		return time.Time{}, err
-	}
-	var sec, micro int64
-	_, err = fmt.Sscan(fmt.Sprintln(v...), &sec, &micro)
-	return time.Unix(sec, micro*1000), err
-}
-
 // payer is a caller that has Redis from a client.
-func payer(ctx context.Context, rdb *redistest.Timed, rule string) func(throttle.Limit, int) (time.Duration, error) {
+func payer(ctx context.Context, rdb redistest.Timed, rule string) func(throttle.Limit, int) (time.Duration, error) {
 	return func(limit throttle.Limit, n int) (time.Duration, error) {
 		l, err := throttle.New(rdb, rule, limit, throttle.Config{})
 		if err != nil {
@@ -182,17 +162,19 @@ func (s *scene) startTurns() func(rule string, limit throttle.Limit, n int) (tim
 	})
 	answers := bufio.NewReader(out)
 	return func(rule string, limit throttle.Limit, n int) (time.Duration, error) {
-		if _, err := fmt.Fprintf(in, "%s %d %v\n", rule, n, limit); err != nil {
+		now := s.rdb.Now()
+		if _, err := fmt.Fprintf(in, "%s %d %d %v\n", rule, n, now.UnixMicro(), limit); err != nil {
 			return 0, err
 		}
-		var waited int64
-		_, err := fmt.Fscanln(answers, &waited)
-		return time.Duration(waited), err
+		var waited time.Duration
+		_, err := fmt.Fscanln(answers, (*int64)(&waited))
+		s.rdb.SetTime(now.Add(waited))
+		return waited, err
 	}
 }
 
-// takeTurns is that process: a line is a rule, a number of permits and a limit,
-// and is answered by what was waited for them, in nanoseconds.
+// takeTurns is that process: a line is a rule, a number of permits, the time in microseconds and
+// a limit, and is answered by what was waited for them, in nanoseconds.
 func takeTurns(redisAt string, in io.Reader, out io.Writer) error {
 	var o redis.Options
 	if _, err := fmt.Sscan(redisAt, &o.Addr, &o.DB); err != nil {
@@ -201,26 +183,20 @@ func takeTurns(redisAt string, in io.Reader, out io.Writer) error {
 	ctx := context.Background()
 	raw := redis.NewClient(&o)
 	defer raw.Close()
-	now, err := readClock(ctx, raw)
-	if err != nil {
-		return err
-	}
-	rdb, err := redistest.NewTimed(ctx, redistest.LongLived{UniversalClient: raw}, now)
-	if err != nil {
-		return err
-	}
+	rdb := redistest.NewTimedForLong(raw, time.Time{})
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
-		word := strings.SplitN(lines.Text(), " ", 3)
-		limit, err := throttle.ParseLimit(word[2])
+		word := strings.SplitN(lines.Text(), " ", 4)
+		limit, err := throttle.ParseLimit(word[3])
 		if err != nil {
 			return err
 		}
-		n := 0
-		if _, err := fmt.Sscan(word[1], &n); err != nil {
+		var n, us int64
+		if _, err := fmt.Sscan(word[1]+" "+word[2], &n, &us); err != nil {
 			return err
 		}
-		waited, err := payer(ctx, rdb, word[0])(limit, n)
+		rdb.SetTime(time.UnixMicro(us))
+		waited, err := payer(ctx, rdb, word[0])(limit, int(n))
 		if err != nil {
 			return err
 		}
@@ -257,7 +233,7 @@ func TestGuavaWarmUpTimeWithWeights(t *testing.T) {
 		if _, err := take(limit, 1); err != nil {
 			rt.Fatal(err)
 		}
-		if got := s.clock().Sub(start); got < over || got > over+us*time.Duration(permits) {
+		if got := s.rdb.Now().Sub(start); got < over || got > over+us*time.Duration(permits) {
 			rt.Fatalf("%v: warm after %v", limit, got)
 		}
 	})
@@ -298,7 +274,7 @@ func TestVirtualRestOfAMicrosecondIsKept(t *testing.T) {
 		}
 		ideal := (permits - time.Duration(limit.Burst()) - 1) * time.Second / n
 		slowest := (permits-1)*time.Second/n + 2*us
-		if got := s.clock().Sub(start); got < ideal || got > slowest {
+		if got := s.rdb.Now().Sub(start); got < ideal || got > slowest {
 			t.Errorf("%v: %d permits in %v, want %v to %v", limit, permits, got, ideal, slowest)
 		}
 	}

@@ -41,7 +41,7 @@ var start = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 // expire by the server's own clock and get an hour more, see [redistest.LongLived].
 type scene struct {
 	*testing.T
-	rdb *redistest.Timed
+	rdb redistest.Timed
 	raw *redis.Client
 	now time.Time
 }
@@ -49,10 +49,7 @@ type scene struct {
 func newScene(t *testing.T, opts ...redistest.Option) *scene {
 	t.Helper()
 	raw := redistest.Start(t, opts...).Client(t)
-	rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: raw}, start)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rdb := redistest.NewTimedForLong(raw, start)
 	return &scene{T: t, rdb: rdb, raw: raw, now: start}
 }
 
@@ -60,9 +57,7 @@ func newScene(t *testing.T, opts ...redistest.Option) *scene {
 func (s *scene) at(d time.Duration) {
 	s.Helper()
 	s.now = start.Add(d)
-	if err := s.rdb.SetTime(s.Context(), s.now); err != nil {
-		s.Fatal(err)
-	}
+	s.rdb.SetTime(s.now)
 }
 
 func (s *scene) limiter(rule string, limit throttle.Limit) *throttle.Limiter {

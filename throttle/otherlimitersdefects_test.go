@@ -295,10 +295,7 @@ func TestAbandonedPlace(t *testing.T) {
 		}
 		raw := redis.NewClient(s.raw.Options())
 		raw.AddHook(&c)
-		rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: raw}, s.now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		rdb := redistest.NewTimedForLong(raw, s.now)
 		waiting := newLimiter(t, rdb, l.Rule(), limit, throttle.Config{})
 		if err := waiting.Acquire(ctx, key, 1); !errors.Is(err, stopped) {
 			t.Errorf("%v: Acquire = %v, want %v", limit, err, stopped)

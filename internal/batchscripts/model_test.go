@@ -20,7 +20,7 @@ import (
 type fed struct {
 	*rapid.T
 	ctx   context.Context
-	rdb   *redistest.Timed
+	rdb   redistest.Timed
 	raw   *redis.Client
 	q     queuescripts.QueueKeys
 	now   time.Time
@@ -192,9 +192,7 @@ func (f *fed) step(op int) {
 		}
 	case op < 7:
 		f.now = f.now.Add(rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, 3 * time.Second}).Draw(f.T, "time"))
-		if err := f.rdb.SetTime(f.ctx, f.now); err != nil {
-			f.Fatal(err)
-		}
+		f.rdb.SetTime(f.now)
 	case op < 8:
 		f.set(rapid.SampledFrom([]Change{Pause, Resume, Resume}).Draw(f.T, "state"), 0)
 	case op < 9:
@@ -215,9 +213,7 @@ func TestBatchModel(t *testing.T) {
 		ctx := context.Background()
 		raw.FlushDB(ctx)
 		f := &fed{T: rt, ctx: ctx, rdb: rdb, raw: raw, q: queuescripts.NewQueueKeys("hw", "default"), now: start, bad: map[int64]bool{}, ran: map[string]int{}}
-		if err := rdb.SetTime(ctx, start); err != nil {
-			rt.Fatal(err)
-		}
+		rdb.SetTime(start)
 		f.size = int64(rapid.IntRange(0, 40).Draw(rt, "size"))
 		refused := rapid.SliceOfN(rapid.Int64Range(0, 40), 0, 5).Draw(rt, "bad")
 		for _, i := range refused {

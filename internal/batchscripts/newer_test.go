@@ -20,9 +20,7 @@ func TestNewerBatchIsRefusedAndKept(t *testing.T) {
 			ctx := t.Context()
 			b.feed(2, b.tasks(0, 2)...)
 			b.raw.HSet(ctx, keysOf(b.q, "b").record, "v", "2", "state", string(state))
-			if err := b.setTime(start.Add(time.Minute)); err != nil { // a sample is due, and the lease is over
-				t.Fatal(err)
-			}
+			b.setTime(start.Add(time.Minute)) // a sample is due, and the lease is over
 			before := redistest.Dump(t, b.raw)
 			calls := map[string]func() error{
 				"Claim": func() error {

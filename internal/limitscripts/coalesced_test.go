@@ -17,9 +17,7 @@ func TestCoalescedCallsForgetOldTokens(t *testing.T) {
 	token := uint64(0)
 	var sizes []int64
 	for minute := range 6 {
-		if err := rdb.SetTime(ctx, start.Add(time.Duration(minute)*2*time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		rdb.SetTime(start.Add(time.Duration(minute) * 2 * time.Minute))
 		for range 20 {
 			calls := make([]*Call, CallsMax)
 			for i := range calls {
@@ -62,9 +60,7 @@ func TestClosingThatIsOverIsForgotten(t *testing.T) {
 	if r := ask(1, "b"); r.Status != Booked {
 		t.Fatalf("%+v, want a booking: the key is closed", r)
 	}
-	if err := rdb.SetTime(ctx, start.Add(time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	rdb.SetTime(start.Add(time.Second))
 	for i, job := range []string{"a", "b"} {
 		if r := ask(uint64(2+i), job); r.Status != Granted {
 			t.Fatalf("%s: %+v, want a grant", job, r)
@@ -94,9 +90,7 @@ func TestPostponesLeaveNothingBehind(t *testing.T) {
 	at := func(d time.Duration) {
 		t.Helper()
 		now = now.Add(d)
-		if err := rdb.SetTime(ctx, now); err != nil {
-			t.Fatal(err)
-		}
+		rdb.SetTime(now)
 	}
 	at(0)
 	ask("wait 0", 1, Book)

@@ -23,17 +23,8 @@ func TestCoalescedCallsAreAsOneAfterAnother(t *testing.T) {
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		raw := redistest.Start(t).Client(t)
-		rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: raw}, start)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rapid.Check(t, func(rt *rapid.T) {
-			runSequence(rt, rdb, raw, true, func(now time.Time) {
-				if err := rdb.SetTime(context.Background(), now); err != nil {
-					rt.Fatal(err)
-				}
-			})
-		})
+		rdb := redistest.NewTimedForLong(raw, start)
+		rapid.Check(t, func(rt *rapid.T) { runSequence(rt, rdb, raw, true, rdb.SetTime) })
 	})
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()

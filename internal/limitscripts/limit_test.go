@@ -64,9 +64,7 @@ func TestEveryKeyHasALife(t *testing.T) {
 	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 2, Window: time.Minute}, NewLimitKeys("hw", "rule", "id")
 	ask := func(token uint64, job string, cost int, mode Mode, at time.Duration) {
 		t.Helper()
-		if err := rdb.SetTime(ctx, start.Add(at)); err != nil {
-			t.Fatal(err)
-		}
+		rdb.SetTime(start.Add(at))
 		a := AcquireArgs{Rules: one(k, n, cost), Token: token, Job: job, Mode: mode, Inline: 50 * time.Millisecond, MaxWait: -1}
 		if _, err := Acquire(ctx, rdb, a); err != nil {
 			t.Fatal(err)
@@ -108,9 +106,7 @@ func TestTokensAreForgotten(t *testing.T) {
 	rdb, raw := redistest.StartTimed(t)
 	ctx, n, k := t.Context(), Numbers{Kind: Sliding, Permits: 1, Window: time.Second}, NewLimitKeys("hw", "rule", "id")
 	for i := range 300 {
-		if err := rdb.SetTime(ctx, start.Add(time.Duration(i)*time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		rdb.SetTime(start.Add(time.Duration(i) * time.Second))
 		a := AcquireArgs{Rules: one(k, n, 1), Token: uint64(2*i + 1), Mode: Try, MaxWait: -1}
 		if r, err := Acquire(ctx, rdb, a); err != nil || r.Status != Granted {
 			t.Fatalf("Acquire %d = %+v, %v, want a grant", i, r, err)

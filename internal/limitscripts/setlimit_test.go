@@ -25,9 +25,7 @@ func TestSetLimit(t *testing.T) {
 	t.Parallel()
 	rdb, raw := redistest.StartTimed(t, redistest.Own()) // it hears all that is published
 	at := func(d time.Duration) {
-		if err := rdb.SetTime(t.Context(), start.Add(d)); err != nil {
-			t.Fatal(err)
-		}
+		rdb.SetTime(start.Add(d))
 	}
 	const key = "hw:limit:sms"
 	sub := raw.Subscribe(t.Context(), key)
@@ -78,9 +76,7 @@ func TestSetLimit(t *testing.T) {
 func TestSetLimitOfAFile(t *testing.T) {
 	t.Parallel()
 	rdb, raw := redistest.StartTimed(t)
-	if err := rdb.SetTime(t.Context(), start); err != nil {
-		t.Fatal(err)
-	}
+	rdb.SetTime(start)
 	stored := func() StoredLimit { return StoredLimits(t.Context(), raw, "hw", []string{"sms"})[0] }
 	wantSet(t, rdb, SetLimitArgs{Limit: "2/1m", Replaced: []string{"1/1m"}, Version: 1}, false, -time.Duration(start.UnixMicro())*time.Microsecond)
 	wantSet(t, rdb, SetLimitArgs{Limit: "2/1m", Replaced: []string{"1/1m"}}, true, 0)

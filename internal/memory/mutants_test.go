@@ -1,7 +1,6 @@
 package memory_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"regexp"
@@ -176,6 +175,7 @@ type mutantRig struct {
 	server    *redistest.Server
 	raw       *redis.Client
 	functions *redis.Client
+	clock     *redistest.Clock
 }
 
 func newMutantRig(t *testing.T) *mutantRig {
@@ -185,9 +185,7 @@ func newMutantRig(t *testing.T) *mutantRig {
 	o.ReadTimeout, o.MaxRetries = 2*time.Second, -1 // a mutant may loop without end
 	r.functions = redis.NewClient(o)
 	t.Cleanup(func() { _ = r.functions.Close() })
-	if err := redistest.TimedLibrary(t.Context(), r.functions, start); err != nil {
-		t.Fatal(err)
-	}
+	r.clock = redistest.TimedLibrary(r.functions, start)
 	return r
 }
 
@@ -202,11 +200,7 @@ func (r *mutantRig) find(library string) (found, broken bool) {
 		defer close(done)
 		rapid.Check(suspect, func(rt *rapid.T) {
 			world := rapid.SampledFrom(worlds(true)).Draw(rt, "world")
-			runTwin(rt, world, r.functions, r.raw, true, func(now time.Time) {
-				if err := redistest.SetClock(context.Background(), r.functions, now); err != nil {
-					rt.Fatal(err)
-				}
-			})
+			runTwin(rt, world, r.functions, r.raw, true, r.clock.SetTime)
 		})
 	}()
 	<-done

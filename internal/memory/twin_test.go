@@ -31,26 +31,18 @@ func TestTwinOnRedis(t *testing.T) {
 		t.Run(world.name, func(t *testing.T) {
 			t.Parallel()
 			raw := redistest.Start(t, redistest.Own()).Client(t)
-			rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: raw}, start)
-			if err != nil {
-				t.Fatal(err)
-			}
+			rdb := redistest.NewTimedForLong(raw, start)
 			functions := redis.NewClient(raw.Options())
 			t.Cleanup(func() { _ = functions.Close() })
-			if err := redistest.TimedLibrary(t.Context(), functions, start); err != nil {
-				t.Fatal(err)
-			}
+			clock := redistest.TimedLibrary(functions, start)
 			calls := 0
 			rapid.Check(t, func(rt *rapid.T) {
 				var by redis.UniversalClient = functions
+				setTime := clock.SetTime
 				if rapid.IntRange(0, 3).Draw(rt, "by scripts") == 0 {
-					by = rdb
+					by, setTime = rdb, rdb.SetTime
 				}
-				calls += runTwin(rt, world, by, raw, true, func(now time.Time) {
-					if err := rdb.SetTime(context.Background(), now); err != nil {
-						rt.Fatal(err)
-					}
-				})
+				calls += runTwin(rt, world, by, raw, true, setTime)
 			})
 			t.Logf("%d calls had the same answer from both", calls)
 		})

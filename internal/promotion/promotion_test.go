@@ -48,10 +48,7 @@ func TestByQueueKeepsTheEarliest(t *testing.T) {
 // them than one call takes.
 func TestRetime(t *testing.T) {
 	t.Parallel()
-	rdb, err := redistest.NewTimed(t.Context(), redistest.Start(t).Client(t), start)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rdb := redistest.NewTimed(redistest.Start(t).Client(t), start)
 	keys := queuescripts.NewQueueKeys("hw", "default")
 	const n = queuescripts.RetimeMax + 200
 	var tasks []queuescripts.EnqueueTask

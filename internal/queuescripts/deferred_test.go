@@ -71,9 +71,7 @@ func TestHowATaskWaits(t *testing.T) {
 	want(-1, 0, 0, 0)
 	deferAs(1, CauseBooked, 1)
 	want(0, 0, CauseBooked, 1)
-	if err := a.rdb.(*redistest.Timed).SetTime(t.Context(), start.Add(10*time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	a.rdb.(redistest.Timed).SetTime(start.Add(10 * time.Second))
 	got, err := Retime(t.Context(), a.rdb, a.q, []Retiming{{ID: "a", At: start.Add(minute), Reason: WaitReason{CauseChange, 2}}})
 	redistest.WantCodes(t, "Retime", got, err, Retimed)
 	want(0, 1, CauseChange, 2)

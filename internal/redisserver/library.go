@@ -2,6 +2,7 @@ package redisserver
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -9,12 +10,29 @@ import (
 // realTime is how Headway's scripts read the clock of their server.
 const realTime = `redis.call("TIME")`
 
-// ClockKey is a hash with the time that scripts of [ByClockKey] read: "s", and "us" beside it.
-const ClockKey = "redistest:clock"
+// ClockArgument says to a call of a text by [ByArgument] what time it is.
+func ClockArgument(now time.Time) string {
+	return fmt.Sprintf("clock %d %d", now.Unix(), now.Nanosecond()/1000)
+}
 
-// ByClockKey is the text of Headway's scripts with a clock that a test sets.
-func ByClockKey(text string) string {
-	return strings.ReplaceAll(text, realTime, `redis.call("HMGET", "`+ClockKey+`", "s", "us")`)
+// modulesBegin is where the texts of scripts and of the library begin, and handOver where they call a file.
+const modulesBegin = "local modules, loaded = {}, {}"
+
+var handOver = regexp.MustCompile(`return require\(["\w/]+\)\((?i:keys), (args|ARGV)\)`)
+
+// ByArgument is the text of a script of Headway, or of its library, that reads a clock from the last argument of
+// each call: see [ClockArgument]. A call without it fails. A text that reads no clock stays as it is, and takes no such argument.
+func ByArgument(text string) (changed string, takes bool) {
+	if !strings.Contains(text, realTime) {
+		return text, false
+	}
+	if strings.Count(text, modulesBegin) != 1 || len(handOver.FindAllString(text, -1)) != 1 {
+		panic("redisserver: the scripts are put together in another way: change this too")
+	}
+	return handOver.ReplaceAllString(strings.NewReplacer(
+		modulesBegin, "local modules, loaded, time_of_call = {}, {}",
+		realTime, "time_of_call",
+	).Replace(text), `time_of_call = { assert(table.remove($1):match("^clock (%d+) (%d+)$$")) } $0`), true
 }
 
 // Longer is the text of Headway's scripts with keys that live an hour longer than they ask for: they expire by

@@ -2,7 +2,6 @@ package redistest
 
 import (
 	"context"
-	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -11,35 +10,50 @@ import (
 )
 
 // TimedLibrary makes the functions that a client loads read a clock that the test sets, as
-// [Timed] does for scripts, and give keys an hour more than they ask for, as [LongLived].
-// Keep it for the server: the library that it loads is not the one of other clients.
-func TimedLibrary(ctx context.Context, c *redis.Client, now time.Time) error {
-	c.AddHook(libraryHook{})
-	return SetClock(ctx, c, now)
+// [NewTimedForLong] does for scripts. Keep it for the server: the library that the client loads is not
+// the one of others, whose calls fail because they bring no time with them.
+func TimedLibrary(c *redis.Client, now time.Time) *Clock {
+	clock := &Clock{}
+	clock.SetTime(now)
+	c.AddHook(libraryHook{clock})
+	return clock
 }
 
-// SetClock moves the clock that scripts and functions read.
-func SetClock(ctx context.Context, c redis.UniversalClient, now time.Time) error {
-	return c.HSet(ctx, redisserver.ClockKey, "s", now.Unix(), "us", now.Nanosecond()/1000).Err()
+// libraryHook changes the text of FUNCTION LOAD, and the arguments of FCALL.
+type libraryHook struct{ clock *Clock }
+
+func (libraryHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h libraryHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { return next(ctx, h.change(cmd)) }
 }
 
-// libraryHook changes the text of FUNCTION LOAD.
-type libraryHook struct{}
-
-func (libraryHook) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
-}
-
-func (libraryHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		args := cmd.Args()
-		if last := len(args) - 1; last > 1 && args[0] == "function" && args[1] == "load" {
-			args[last] = redisserver.Longer(redisserver.ByClockKey(args[last].(string)))
+func (h libraryHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		changed := make([]redis.Cmder, len(cmds))
+		for i, cmd := range cmds {
+			changed[i] = h.change(cmd)
 		}
-		return next(ctx, cmd)
+		return next(ctx, changed)
 	}
 }
 
-func (libraryHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+func (h libraryHook) change(cmd redis.Cmder) redis.Cmder {
+	args := cmd.Args()
+	switch last := len(args) - 1; {
+	case args[0] == "fcall":
+		return changedCmd{cmd, h.clock.after(args)}
+	case last > 1 && args[0] == "function" && args[1] == "load":
+		text, _ := redisserver.ByArgument(args[last].(string))
+		args[last] = redisserver.Longer(text)
+	}
+	return cmd
 }
+
+// changedCmd is a command that is sent with other arguments.
+type changedCmd struct {
+	redis.Cmder
+	args []any
+}
+
+func (c changedCmd) Args() []any { return c.args }

@@ -16,27 +16,18 @@ import (
 var ClockStart = time.Now().Truncate(time.Second)
 
 // StartTimed is a real Redis whose scripts read a clock that the test sets.
-func StartTimed(tb testing.TB, opts ...Option) (*Timed, *redis.Client) {
+func StartTimed(tb testing.TB, opts ...Option) (Timed, *redis.Client) {
 	tb.Helper()
 	raw := Start(tb, opts...).Client(tb)
-	return timedClient(tb, raw), raw
+	return NewTimed(raw, ClockStart), raw
 }
 
 // StartTimedForLong is [StartTimed] where keys don't expire while the test runs: on a busy machine a test
 // of short windows takes longer than these.
-func StartTimedForLong(tb testing.TB) (*Timed, *redis.Client) {
+func StartTimedForLong(tb testing.TB) (Timed, *redis.Client) {
 	tb.Helper()
 	raw := Start(tb).Client(tb)
-	return timedClient(tb, LongLived{UniversalClient: raw}), raw
-}
-
-func timedClient(tb testing.TB, c redis.UniversalClient) *Timed {
-	tb.Helper()
-	rdb, err := NewTimed(context.Background(), c, ClockStart)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return rdb
+	return NewTimedForLong(raw, ClockStart), raw
 }
 
 // KeysHaveALife checks that every key of ours has a TTL.

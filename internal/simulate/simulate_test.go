@@ -283,12 +283,9 @@ func crowd(n int) (jobs []Job) {
 }
 
 // server is a real redis-server whose clock the test moves.
-func server(t *testing.T) *redistest.Timed {
+func server(t *testing.T) redistest.Timed {
 	t.Helper()
-	rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: redistest.Start(t).Client(t)}, start)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rdb := redistest.NewTimedForLong(redistest.Start(t).Client(t), start)
 	return rdb
 }
 
@@ -311,7 +308,7 @@ func sameAsOnRedis(t *testing.T, all []queue.Policy, jobs []Job) {
 		t.Fatal(err)
 	}
 	rdb := server(t)
-	got, err := runOn(t.Context(), rdb, func(now time.Time) error { return rdb.SetTime(t.Context(), now) }, all, jobs, 0)
+	got, err := runOn(t.Context(), rdb, func(now time.Time) error { rdb.SetTime(now); return nil }, all, jobs, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,13 +353,11 @@ func TestStartsAreThoseThatBookManyBooks(t *testing.T) {
 }
 
 // booked are the instants that BookMany returns for jobs that arrive three at a time.
-func booked(t *testing.T, rdb *redistest.Timed, p queue.Policy, jobs []Job) (at []time.Time) {
+func booked(t *testing.T, rdb redistest.Timed, p queue.Policy, jobs []Job) (at []time.Time) {
 	t.Helper()
 	decide := compile(t, rdb, p)
 	for arriving := range slices.Chunk(jobs, 3) {
-		if err := rdb.SetTime(t.Context(), arriving[0].At); err != nil {
-			t.Fatal(err)
-		}
+		rdb.SetTime(arriving[0].At)
 		var requests []throttle.BookRequest
 		for _, job := range arriving {
 			demand, err := p.Demand(asynq.NewTask(job.Type, job.Payload))

@@ -38,10 +38,7 @@ func TestScheduleWhenRepliesAreLost(t *testing.T) {
 			rdb := redis.NewClient(opts)
 			defer rdb.Close()
 			now := time.Date(2026, 3, 29, 0, 0, 30, 0, time.UTC)
-			timed, err := redistest.NewTimed(t.Context(), rdb, now)
-			if err != nil {
-				t.Fatal(err)
-			}
+			timed := redistest.NewTimed(rdb, now)
 			s, err := New(newClient(t, timed), Config{}, Entry{
 				Name: "minutely", Spec: "* * * * *", Task: queue.NewTask("t", nil), Missed: MissedRunAll, Overlap: OverlapAllow,
 			})
@@ -56,9 +53,7 @@ func TestScheduleWhenRepliesAreLost(t *testing.T) {
 			from := now
 			for i := range 30 {
 				now = now.Add(time.Minute)
-				if err := timed.SetTime(t.Context(), now); err != nil {
-					t.Fatal(err)
-				}
+				timed.SetTime(now)
 				proxy.CutNext(func(request []byte) bool { return bytes.Contains(request, []byte("minutely@")) })
 				before := proxy.Cuts()
 				tickers[i%2].pass(t.Context())

@@ -22,7 +22,7 @@ type scheduleWorld struct {
 	*testing.T
 	rng      *rand.Rand
 	raw      *redis.Client
-	timed    *redistest.Timed
+	timed    redistest.Timed
 	entry    Entry
 	now      time.Time
 	replicas [3]*replica
@@ -44,10 +44,7 @@ func newScheduleWorld(t *testing.T, seed uint64, entry Entry) *scheduleWorld {
 	t.Helper()
 	w := &scheduleWorld{T: t, rng: rand.New(rand.NewPCG(seed, 6)), entry: entry, ids: make(map[string]bool)} // #nosec G404
 	w.raw = redistest.Start(t).Client(t)
-	timed, err := redistest.NewTimed(t.Context(), w.raw, time.Unix(0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	timed := redistest.NewTimed(w.raw, time.Unix(0, 0))
 	w.timed = timed
 	ready, faults := entry.ready(backend.Of(newClient(t, w.raw)))
 	if len(faults) > 0 {
@@ -247,9 +244,7 @@ func (w *scheduleWorld) run(from, until time.Time) {
 			w.kept()
 			return
 		}
-		if err := w.timed.SetTime(w.Context(), next); err != nil {
-			w.Fatal(err)
-		}
+		w.timed.SetTime(next)
 		w.work()
 		for _, i := range w.rng.Perm(len(w.replicas)) {
 			w.step(w.replicas[i])

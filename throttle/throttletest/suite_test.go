@@ -64,11 +64,8 @@ func TestRedis(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := &clock{now: start}
-			rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: redistest.Start(t).Client(t)}, start)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.set = func(now time.Time) error { return rdb.SetTime(t.Context(), now) }
+			rdb := redistest.NewTimedForLong(redistest.Start(t).Client(t), start)
+			c.set = func(now time.Time) error { rdb.SetTime(now); return nil }
 			throttletest.Run(t, subjects(rdb, cfg, c))
 		})
 	}

@@ -47,10 +47,7 @@ func noonInShanghai() time.Time {
 func TestWorkedNumbers(t *testing.T) {
 	t.Parallel()
 	page := read(t, "algorithms.md")
-	rdb, err := redistest.NewTimed(t.Context(), redistest.LongLived{UniversalClient: redistest.Start(t).Client(t)}, eight)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rdb := redistest.NewTimedForLong(redistest.Start(t).Client(t), eight)
 	for _, w := range worked {
 		limit, err := throttle.ParseLimit(w.limit)
 		if err != nil {
@@ -78,11 +75,9 @@ func TestWorkedNumbers(t *testing.T) {
 	}
 }
 
-func try(t *testing.T, rdb *redistest.Timed, l *throttle.Limiter, now time.Time, cost int) throttle.Decision {
+func try(t *testing.T, rdb redistest.Timed, l *throttle.Limiter, now time.Time, cost int) throttle.Decision {
 	t.Helper()
-	if err := rdb.SetTime(t.Context(), now); err != nil {
-		t.Fatal(err)
-	}
+	rdb.SetTime(now)
 	d, err := l.TryAcquire(t.Context(), l.Limit().String(), cost)
 	if err != nil {
 		t.Fatal(err)
