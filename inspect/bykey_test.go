@@ -116,7 +116,7 @@ func TestFrontKey(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		t.Run(fmt.Sprint("closed ", closed), func(t *testing.T) {
 			t.Parallel()
-			d := &rig{T: t, raw: redistest.Start(t).Client(t)}
+			d := &rig{T: t, raw: redistest.Client(t)}
 			d.Client = newClient(t, d.raw, queue.ClientConfig{Policies: []queue.Policy{policy}, Throttle: cfg})
 			i, err := New(d.raw, Config{Policies: []queue.Policy{policy}, Throttle: cfg})
 			if err != nil {

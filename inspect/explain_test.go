@@ -43,7 +43,7 @@ func (d *rig) explains(i *Inspector, id string, want Explanation) {
 // others where they are.
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	d := newRig(t, perMinute())
+	d := newExactRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
 	deadline := d.start.Add(time.Hour)
 	for n := range 4 {
@@ -95,7 +95,7 @@ func TestExplainNotPermits(t *testing.T) {
 		{Type: "call", Rules: []queue.Rule{{Name: "lines", Limit: throttle.Concurrent(1, time.Minute), Key: key}}},
 		{Type: "ad", Rules: []queue.Rule{{Name: "hours", Gate: hours}, {Name: "ads", Limit: throttle.Sliding(1, time.Minute), Key: key}}},
 	}
-	d := newRig(t, policies...)
+	d := newExactRig(t, policies...)
 	i := d.inspector(throttle.Config{}, policies...)
 	book := func(typ, id string) {
 		t.Helper()
@@ -158,7 +158,7 @@ func TestExplainSeveralRules(t *testing.T) {
 	t.Parallel()
 	policy := perMinute()
 	policy.Rules = append(policy.Rules, queue.Rule{Name: "provider", Limit: throttle.Sliding(1, time.Second), Constant: "acme"})
-	d := newRig(t, policy)
+	d := newExactRig(t, policy)
 	i := d.inspector(throttle.Config{}, policy)
 	for n, want := range []Explanation{
 		{State: StatePending},

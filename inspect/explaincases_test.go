@@ -249,7 +249,7 @@ func TestExplainCases(t *testing.T) {
 		{Type: "call", Rules: []queue.Rule{lines}},
 		{Type: "ad", Rules: []queue.Rule{{Name: "day", Gate: always, Zone: queue.MustJSONZone("$.zone")}, {Name: "hours", Gate: hours}, phone}},
 	}
-	d := newRig(t, policies...)
+	d := newExactRig(t, policies...)
 	i := d.inspector(throttle.Config{}, policies...)
 	until := opening.Sub(d.start).Round(time.Millisecond).String()
 

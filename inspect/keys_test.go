@@ -149,7 +149,7 @@ func TestByID(t *testing.T) {
 // The keys whose tasks start last come first.
 func TestFarKeys(t *testing.T) {
 	t.Parallel()
-	d := newRig(t, perMinute())
+	d := newExactRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
 	for n, tasks := range []int{2, 5, 3} {
 		for k := range tasks {

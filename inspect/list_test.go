@@ -97,7 +97,7 @@ func TestLine(t *testing.T) {
 // also where many have one instant.
 func TestDeferred(t *testing.T) {
 	t.Parallel()
-	d := newRig(t, perMinute())
+	d := newExactRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
 	var tasks []*queue.Task
 	want := map[string]time.Time{}

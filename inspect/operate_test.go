@@ -172,7 +172,7 @@ func TestMask(t *testing.T) {
 // The tasks of a queue are counted by where they are, and by when they come due.
 func TestQueues(t *testing.T) {
 	t.Parallel()
-	d := newRig(t, perMinute())
+	d := newExactRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
 	for n := range 100 {
 		d.booked("+1", time.Duration(n)*time.Minute)
@@ -260,7 +260,7 @@ func TestOpenedKeyLeavesOneTruth(t *testing.T) {
 	phone := queue.Rule{Name: "phone", Limit: throttle.Sliding(10, time.Hour), Key: queue.MustJSONKey("$.to")}
 	day := queue.Rule{Name: "day", Limit: throttle.Sliding(1, 24*time.Hour), Key: queue.MustJSONKey("$.to")}
 	p := queue.Policy{Type: "sms", Rules: []queue.Rule{phone, day}}
-	d := newRig(t, p)
+	d := newExactRig(t, p)
 	i := d.inspector(throttle.Config{}, p)
 	d.booked("A", 0, asynq.TaskID("first"))
 	if _, err := i.CloseKey(t.Context(), "phone", "A", 48*time.Hour, because); err != nil {

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type rig struct {
 	*testing.T
 	*queue.Client
-	raw   *redis.Client
+	raw   redis.UniversalClient
 	timed redistest.Timed
 	start time.Time
 	asynq *asynq.Inspector
@@ -32,7 +32,20 @@ func perMinute() queue.Policy {
 
 func newRig(t *testing.T, policies ...queue.Policy) *rig {
 	t.Helper()
-	raw := redistest.Start(t).Client(t)
+	return rigOn(t, redistest.Client(t), policies...)
+}
+
+// newExactRig is [newRig] on one Redis in any case, for a test that knows to the microsecond when a task is due. A
+// Cluster gets to know that by how long it is from now, because the clocks of the rule's and the queue's servers may
+// differ. The test's clock stands still meanwhile.
+func newExactRig(t *testing.T, policies ...queue.Policy) *rig {
+	t.Helper()
+	redistest.OneRedis(t, "it knows to the microsecond when a task is due")
+	return rigOn(t, redistest.Start(t).Client(t), policies...)
+}
+
+func rigOn(t *testing.T, raw redis.UniversalClient, policies ...queue.Policy) *rig {
+	t.Helper()
 	start := time.Now().Truncate(time.Second)
 	timed := redistest.NewTimed(raw, start)
 	return &rig{T: t, Client: newClient(t, timed, queue.ClientConfig{Policies: policies}), raw: raw, timed: timed, start: start,

@@ -19,7 +19,7 @@ func TestWaitingByRule(t *testing.T) {
 		{Name: "phone", Limit: throttle.Sliding(1, time.Minute), Key: queue.MustJSONKey("$.to")},
 		{Name: "all", Limit: throttle.Sliding(3, 2*time.Hour), Constant: "all"},
 	}}
-	d := newRig(t, p)
+	d := newExactRig(t, p)
 	i := d.inspector(throttle.Config{}, p)
 	d.booked("+15550100", 0)
 	d.booked("+15550100", time.Minute, asynq.TaskID("second"))
@@ -55,7 +55,7 @@ func TestWaitingByRule(t *testing.T) {
 // that is all of them.
 func TestWaitingByRuleIsBounded(t *testing.T) {
 	t.Parallel()
-	d := newRig(t, perMinute())
+	d := newExactRig(t, perMinute())
 	i := d.inspector(throttle.Config{}, perMinute())
 	tasks := make([]*queue.Task, WaitingByRuleMax+201) // the first of them starts now, and then one each minute
 	for n := range tasks {

@@ -24,7 +24,7 @@ import (
 type bookingRig struct {
 	*testing.T
 	*Client
-	raw   *redis.Client
+	raw   redis.UniversalClient
 	timed redistest.Timed
 	start time.Time
 	insp  *asynq.Inspector
@@ -37,7 +37,22 @@ func perMinute() Policy {
 
 func newBookingRig(t *testing.T, policies ...Policy) *bookingRig {
 	t.Helper()
-	raw := redistest.Start(t).Client(t)
+	return bookingRigOn(t, redistest.Client(t), policies...)
+}
+
+// byTheClock is why a test is of one Redis: a Cluster gets to know when a task is due by how long that is from
+// now, because the clocks of the rule's and the queue's servers may differ. The test's clock stands still meanwhile.
+const byTheClock = "it knows to the microsecond when a task is due"
+
+// newBookingRigOnOne is [newBookingRig] on one Redis in any case, and says why.
+func newBookingRigOnOne(t *testing.T, why string, policies ...Policy) *bookingRig {
+	t.Helper()
+	redistest.OneRedis(t, why)
+	return bookingRigOn(t, redistest.Start(t).Client(t), policies...)
+}
+
+func bookingRigOn(t *testing.T, raw redis.UniversalClient, policies ...Policy) *bookingRig {
+	t.Helper()
 	start := time.Now().Truncate(time.Second)
 	timed := redistest.NewTimed(raw, start)
 	d := &bookingRig{T: t, Client: newClient(t, timed, policies...), raw: raw, timed: timed, start: start, insp: asynq.NewInspectorFromRedisClient(raw)}
@@ -69,7 +84,7 @@ func (d *bookingRig) booked(phone string, wait time.Duration, opts ...asynq.Opti
 // scheduled at their instants, where pools find them.
 func TestBook(t *testing.T) {
 	t.Parallel()
-	d := newBookingRig(t, perMinute())
+	d := newBookingRigOnOne(t, byTheClock, perMinute())
 	deadline := time.Now().Add(time.Hour).Truncate(time.Second)
 	for i := range 3 {
 		wait := time.Duration(i) * time.Minute

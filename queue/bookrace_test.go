@@ -21,7 +21,7 @@ import (
 // What asynq refuses gives its place back, and leaves that of the other alone.
 func TestBookGivesThePlaceBack(t *testing.T) {
 	t.Parallel()
-	d := newBookingRig(t, perMinute())
+	d := newBookingRigOnOne(t, byTheClock, perMinute())
 	d.booked("+1", 0)
 	other := d.booked("+1", time.Minute, asynq.TaskID("b"))
 	d.booked("+2", 0, asynq.Unique(time.Hour))

@@ -315,8 +315,7 @@ func TestBucketAndGCRAAdmitTheSame(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		ctx := context.Background()
-		s.raw.FlushDB(ctx)
+		redistest.Flush(t, s.raw)
 		n := rapid.IntRange(1, 20).Draw(rt, "n")
 		burst := rapid.IntRange(1, 30).Draw(rt, "burst")
 		window := time.Duration(rapid.Int64Range(1000, 3_000_000).Draw(rt, "window")) * us
@@ -432,7 +431,7 @@ func TestCalendarByRedisClock(t *testing.T) {
 	s := newScene(t)
 	l := s.limiter("rule", throttle.Calendar(1, throttle.Hour, "Asia/Kolkata"))
 	for _, now := range []string{"2031-07-01T08:10:00+05:30", "2026-03-01T08:10:00+05:30", "2000-01-01T08:10:00+05:30"} {
-		s.raw.FlushDB(t.Context())
+		redistest.Flush(t, s.raw)
 		at := s.on(now)
 		s.want(s.try(l, 1), true, at)
 		s.want(s.try(l, 1), false, at+50*time.Minute)

@@ -46,7 +46,7 @@ func inLine(t *testing.T, p *throttle.Policy, keys ...string) (lengths []int) {
 // that its end is behind 10 s, that job is booked at its end.
 func TestBookLastRuleAtAJointInstant(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newSceneOnOne(t, acrossSlots)
 	p := sms(t, s.rdb, throttle.Config{})
 	ask := func(phone, job string) throttle.Booking {
 		t.Helper()

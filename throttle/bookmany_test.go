@@ -32,7 +32,7 @@ func (c *counted) Eval(ctx context.Context, text string, keys []string, args ...
 // Many are booked as one after another would be: the same instants, the same rules.
 func TestBookManyBooksAsBookDoes(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newSceneOnOne(t, "it counts calls: a Cluster gets one for each hash slot")
 	rdb := &counted{UniversalClient: s.rdb}
 	policy := func(prefix string) *throttle.Policy {
 		cfg := throttle.Config{Prefix: prefix}

@@ -96,7 +96,7 @@ func TestCallsAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t, redistest.Own())
+			s := newSceneOnOne(t, "it counts the commands of one server", redistest.Own())
 			l := s.limiter("sms", throttle.Sliding(tt.n, time.Minute))
 			tt.prepare(s, l)
 			_ = s.job(l, "warm up", tt.cost)
@@ -137,7 +137,7 @@ func TestCallsAreBounded(t *testing.T) {
 // doubling, and a key of one permit what a small string costs.
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newSceneOnOne(t, "a node of a Cluster keeps more of each key")
 	name := "hw:{+49170123456}:sms1" // 22 bytes
 	one := s.limiter("sms1", throttle.Sliding(1, time.Minute))
 	if _, err := one.TryAcquire(t.Context(), "+49170123456", 1); err != nil {

@@ -112,7 +112,7 @@ func TestGuavaSequences(t *testing.T) {
 // The same digits when two processes take turns: nothing of it is in a process.
 func TestGuavaSequencesAcrossProcesses(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newSceneOnOne(t, "the other process is told one address")
 	other := s.startTurns()
 	for i, c := range guavaSequences {
 		t.Run(c.name, func(t *testing.T) {
@@ -139,7 +139,7 @@ func (s *scene) startTurns() func(rule string, limit throttle.Limit, n int) (tim
 		s.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	o := s.raw.Options()
+	o := s.raw.(*redis.Client).Options()
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", turnsEnv, o.Addr, o.DB))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -214,7 +214,7 @@ func TestGuavaWarmUpTimeWithWeights(t *testing.T) {
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		ctx := context.Background()
-		s.raw.FlushDB(ctx)
+		redistest.Flush(t, s.raw)
 		s.at(0)
 		cold := rapid.SampledFrom([]int{1, 2, 3, 10}).Draw(rt, "cold")
 		n := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(rt, "n")

@@ -19,7 +19,7 @@ func TestKeysOfAnyKind(t *testing.T) {
 		"a", "{", "}", "{}", "{a}", "a{b}c", "}{", "#a", "a b\r\n", "\x00\xff", "*", "mixed", "1:a", strings.Repeat("k", 64),
 		strings.Repeat("k", 65), strings.Repeat("k", throttle.KeyMax), "日本",
 	} {
-		s.raw.FlushDB(t.Context())
+		redistest.Flush(t, s.raw)
 		s.at(0)
 		for i, want := range []bool{true, false} {
 			d, err := l.Policy().Redeem(t.Context(), throttle.Request{Key: k, Cost: 1, Job: "job"})
@@ -157,11 +157,11 @@ func TestLifeComesBack(t *testing.T) {
 // numbers that it was written under. The name of the key has 23 bytes.
 func TestMemoryOfEachKind(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newSceneOnOne(t, "a node of a Cluster keeps more of each key")
 	limits := kindsOf(time.Minute)
 	limits = append(limits, throttle.Sliding(1, time.Minute), throttle.WarmUp(3, 7*24*time.Hour, 10*24*time.Hour, 1.5))
 	for _, limit := range limits {
-		s.raw.FlushDB(t.Context())
+		redistest.Flush(t, s.raw)
 		s.at(0)
 		l := s.limiter("sms", limit)
 		s.at(12345 * us)

@@ -23,7 +23,7 @@ func TestLeasesOfTheDeadAreUsedWhenTheyEnd(t *testing.T) {
 	for _, every := range []time.Duration{7 * ms, 20 * ms, 50 * ms, 110 * ms, 330 * ms} {
 		t.Run(fmt.Sprint(every), func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, n, 250, lease)
+			h := newHall(newScene(t), n, 250, lease)
 			var ends []time.Time
 			for i, d := range h.holders[:2] {
 				h.at(time.Duration(i) * 3 * ms) // at different instants
@@ -84,7 +84,7 @@ func TestLateRenewalsBesideLeasesGrantedAhead(t *testing.T) {
 	late := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		ctx := context.Background()
-		s.raw.FlushDB(ctx)
+		redistest.Flush(t, s.raw)
 		n := rapid.IntRange(1, 3).Draw(rt, "n")
 		l := s.limiter("slots", throttle.Concurrent(n, lease))
 		var all []*held
@@ -167,9 +167,9 @@ type hall struct {
 }
 
 // newHall has n leases held, and so many jobs "j00", "j01", … waiting.
-func newHall(t *testing.T, n, waiting int, lease time.Duration) *hall {
-	t.Helper()
-	h := &hall{scene: newScene(t, redistest.Own()), due: make(map[string]time.Time)}
+func newHall(s *scene, n, waiting int, lease time.Duration) *hall {
+	s.Helper()
+	h := &hall{scene: s, due: make(map[string]time.Time)}
 	h.l = h.limiter("slots", throttle.Concurrent(n, lease))
 	for i := range n {
 		h.comes(fmt.Sprint("holder", i))
@@ -248,7 +248,7 @@ func TestNoticesDieWithAllHolders(t *testing.T) {
 		for warm := range 3 * n { // the notices that are lost do not always say the same
 			t.Run(fmt.Sprint(taken, warm), func(t *testing.T) {
 				t.Parallel()
-				h := newHall(t, n, 40, lease)
+				h := newHall(newScene(t), n, 40, lease)
 				for i := range 8 + warm + n {
 					h.at(time.Duration(i+1) * 5 * ms)
 					h.deaf = i >= 8+warm
@@ -328,7 +328,7 @@ func TestParkedForALeaseIsNoticedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, 1, 3, 10*time.Second)
+			h := newHall(newScene(t), 1, 3, 10*time.Second)
 			if job := h.release(); job != "j00" {
 				t.Fatalf("%s is offered the lease, want j00", job)
 			}
@@ -351,7 +351,7 @@ func TestParkedForALeaseIsNoticedOnce(t *testing.T) {
 func TestVirtualNoticeAheadOnce(t *testing.T) {
 	t.Parallel()
 	const n, rounds = 40, 200
-	h := newHall(t, n, 500, 10*time.Second)
+	h := newHall(newSceneOnOne(t, "it counts the commands of one server", redistest.Own()), n, 500, 10*time.Second)
 	ahead, most := 0, 0
 	count := func(turns []throttle.Promotion) {
 		for _, turn := range turns {
@@ -392,7 +392,7 @@ func TestFreeLeaseNobodyHeardOfIsOffered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, 1, 2, time.Minute)
+			h := newHall(newScene(t), 1, 2, time.Minute)
 			h.at(time.Second)
 			if _, err := h.l.SetLimit(t.Context(), throttle.Concurrent(2, time.Minute), throttle.SetLimitOptions{}); err != nil {
 				t.Fatal(err)

@@ -208,7 +208,7 @@ func TestRaisedLimitKeepsTheRing(t *testing.T) {
 // before under any limit.
 func TestChangedLimitCountsWhatWasSpent(t *testing.T) {
 	t.Parallel()
-	raw := redistest.Start(t).Client(t)
+	raw := redistest.Client(t)
 	rdb := redistest.NewTimedForLong(raw, start)
 	const window = time.Second
 	limiters := map[int]*throttle.Limiter{}
@@ -217,7 +217,7 @@ func TestChangedLimitCountsWhatWasSpent(t *testing.T) {
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		ctx := context.Background()
-		raw.FlushDB(ctx)
+		redistest.Flush(t, raw)
 		now := start
 		var spent []throttle.Decision
 		for i := range rapid.IntRange(5, 50).Draw(rt, "length") {

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/headwayq/headway/internal/judge"
+	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -22,7 +23,7 @@ func TestChangedLimitIsNeverExceeded(t *testing.T) {
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		ctx := context.Background()
-		s.raw.FlushDB(ctx)
+		redistest.Flush(t, s.raw)
 		before := drawLimit(rt, "before", 2*time.Minute)
 		after := drawLimit(rt, "after", before.Window())
 		now := int64(0)

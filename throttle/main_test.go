@@ -37,18 +37,33 @@ func TestMain(m *testing.M) {
 // start is when the clock of a [scene] begins.
 var start = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 
-// scene is a real Redis whose scripts read a clock that the test sets. Keys
-// expire by the server's own clock and get an hour more, see [redistest.LongLived].
+// scene is a real Redis, or a Cluster, whose scripts read a clock that the test sets. Keys
+// expire by the server's own clock and get an hour more, see [redistest.NewTimedForLong].
 type scene struct {
 	*testing.T
 	rdb redistest.Timed
-	raw *redis.Client
+	raw redis.UniversalClient
 	now time.Time
 }
 
-func newScene(t *testing.T, opts ...redistest.Option) *scene {
+func newScene(t *testing.T) *scene {
 	t.Helper()
-	raw := redistest.Start(t, opts...).Client(t)
+	return sceneOn(t, redistest.Client(t))
+}
+
+// acrossSlots is why a test of a policy is of one Redis: each hash slot of a Cluster decides by itself, so the second
+// rule is not asked after a refusal by the first, whose permits are given back after a refusal by the second.
+const acrossSlots = "one script decides by all rules"
+
+// newSceneOnOne is [newScene] on one Redis in any case, and says why.
+func newSceneOnOne(t *testing.T, why string, opts ...redistest.Option) *scene {
+	t.Helper()
+	redistest.OneRedis(t, why)
+	return sceneOn(t, redistest.Start(t, opts...).Client(t))
+}
+
+func sceneOn(t *testing.T, raw redis.UniversalClient) *scene {
+	t.Helper()
 	rdb := redistest.NewTimedForLong(raw, start)
 	return &scene{T: t, rdb: rdb, raw: raw, now: start}
 }

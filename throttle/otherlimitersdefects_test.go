@@ -90,7 +90,7 @@ func TestLostKey(t *testing.T) {
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Second))
 	for _, lost := range []string{"", ":line", ":tokens"} {
-		s.raw.FlushDB(t.Context())
+		redistest.Flush(t, s.raw)
 		s.at(0)
 		d := s.job(l, "a", 1)
 		_, _ = l.Policy().Refund(t.Context(), d.Request)
@@ -149,7 +149,7 @@ func TestConfigurationInRedis(t *testing.T) {
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute))
 	s.try(l, 1)
-	s.raw.FlushDB(t.Context())
+	redistest.Flush(t, s.raw)
 	s.at(0)
 	s.want(s.try(l, 1), true, 0)
 }
@@ -278,9 +278,10 @@ func TestWaitingGoesDeeper(t *testing.T) {
 }
 
 // Known defect: a caller that was interrupted keeps its place.
-func TestAbandonedPlace(t *testing.T) {
+func TestAbandonedPlace(t *testing.T) { //nolint:tparallel // one limit after another, at the times of one clock
 	t.Parallel()
-	s := newScene(t)
+	server := redistest.StartEither(t)
+	s := sceneOn(t, server.Client(t))
 	for i, limit := range kindsOf(time.Second) {
 		l := s.limiter(strings.Repeat("r", i+1), limit)
 		s.at(0)
@@ -293,15 +294,15 @@ func TestAbandonedPlace(t *testing.T) {
 				cancel(stopped)
 			}
 		}
-		raw := redis.NewClient(s.raw.Options())
-		raw.AddHook(&c)
-		rdb := redistest.NewTimedForLong(raw, s.now)
-		waiting := newLimiter(t, rdb, l.Rule(), limit, throttle.Config{})
-		if err := waiting.Acquire(ctx, key, 1); !errors.Is(err, stopped) {
-			t.Errorf("%v: Acquire = %v, want %v", limit, err, stopped)
-		}
+		t.Run(limit.String(), func(t *testing.T) { // its client is closed at its end
+			raw := server.Client(t)
+			raw.AddHook(&c)
+			waiting := newLimiter(t, redistest.NewTimedForLong(raw, s.now), l.Rule(), limit, throttle.Config{})
+			if err := waiting.Acquire(ctx, key, 1); !errors.Is(err, stopped) {
+				t.Errorf("Acquire = %v, want %v", err, stopped)
+			}
+		})
 		cancel(nil)
-		raw.Close()
 		if got, err := l.Peek(t.Context(), key, 1); err != nil || got.Waiting != 0 || !got.Next.Equal(next) {
 			t.Errorf("%v: %d wait, the next at %v, %v, want none, %v", limit, got.Waiting, got.Next, err, next)
 		}
@@ -381,7 +382,7 @@ func TestNumbersLoseDigits(t *testing.T) {
 	s := newScene(t)
 	l := s.limiter("sms", throttle.Sliding(1, time.Minute+time.Microsecond))
 	for _, at := range []time.Duration{1, 9, 10_000, 99_999, 100_000, 999_999, 123_456} {
-		s.raw.FlushDB(t.Context())
+		redistest.Flush(t, s.raw)
 		at *= time.Microsecond
 		s.at(at)
 		s.want(s.job(l, "a", 1), true, at)
@@ -428,7 +429,7 @@ func TestWaitRoundedDown(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		s.raw.FlushDB(context.Background())
+		redistest.Flush(t, s.raw)
 		window := time.Duration(rapid.Int64Range(1000, 5e6).Draw(rt, "window")) * time.Microsecond
 		l, err := throttle.New(s.rdb, "sms", throttle.Sliding(1, window), throttle.Config{})
 		if err != nil {
@@ -453,7 +454,7 @@ func TestWaitRoundedDown(t *testing.T) {
 // Lua, and too long for Redis.
 func TestMassExpiry(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, redistest.Own())
+	s := newSceneOnOne(t, "it counts the commands of one server", redistest.Own())
 	const n = 100_000
 	l := s.limiter("sms", throttle.Sliding(n, time.Minute))
 	for range 2 {

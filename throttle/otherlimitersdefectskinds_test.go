@@ -89,7 +89,7 @@ func TestAvailableIsWhole(t *testing.T) {
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		ctx := context.Background()
-		s.raw.FlushDB(ctx)
+		redistest.Flush(t, s.raw)
 		limit := drawLimit(rt, "limit", time.Minute)
 		if limit.Validate() != nil {
 			rt.Skip("these numbers go together in no limit")
@@ -192,7 +192,7 @@ func TestRestOfADivision(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		s.raw.FlushDB(context.Background())
+		redistest.Flush(t, s.raw)
 		s.at(0)
 		n := rapid.IntRange(1, 1000).Draw(rt, "n")
 		window := rapid.Int64Range(1000, 100_000_000).Draw(rt, "window")
@@ -230,7 +230,7 @@ func TestWaitOfEachKind(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		s.raw.FlushDB(context.Background())
+		redistest.Flush(t, s.raw)
 		limit := drawLimit(rt, "limit", time.Minute)
 		if limit.Validate() != nil {
 			rt.Skip("these numbers go together in no limit")

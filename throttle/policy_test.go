@@ -109,7 +109,7 @@ func (s *scene) nobodyWaits() {
 // that refuses and its instant.
 func TestPolicyTakesFromAllOrNone(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newSceneOnOne(t, acrossSlots)
 	phone, tenant := s.limiter("phone", throttle.Sliding(1, time.Minute)), s.limiter("tenant", throttle.Sliding(2, time.Minute))
 	provider := s.limiter("provider", throttle.Sliding(3, time.Minute))
 	three, two := newPolicy(t, phone, tenant, provider), newPolicy(t, phone, provider)
@@ -278,7 +278,7 @@ func TestPolicyCountsLineAndTurnsByTheirCosts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t)
+			s := newSceneOnOne(t, acrossSlots)
 			p := newPolicy(t, s.limiter("phone", tt.phone), s.limiter("provider", tt.provider))
 			s.want(s.redeem(p, jobRequest(2, "B", "spends the provider")), true, 0)
 			tt.run(s, p, func(job string, cost int) throttle.Decision {
@@ -294,7 +294,7 @@ func TestPolicyCountsLineAndTurnsByTheirCosts(t *testing.T) {
 // counted by tickets, of which those in the line and those of the turns lie between each other.
 func TestPolicyOfMixedCostsKeepsItsOrder(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newSceneOnOne(t, acrossSlots)
 	phone := s.limiter("phone", throttle.Sliding(100, time.Minute))
 	p := newPolicy(t, phone, s.limiter("provider", throttle.Sliding(1000, time.Minute)))
 	job := func(i int) throttle.Request {
@@ -325,7 +325,7 @@ func TestPolicyOfMixedCostsKeepsItsOrder(t *testing.T) {
 // waiting for the provider, and it keeps its turn.
 func TestPolicyWaitsWhereItIsRefusedNow(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newSceneOnOne(t, acrossSlots)
 	p := s.pair(throttle.Sliding(1, time.Minute))
 	s.want(s.redeem(p, jobRequest(2, "B", "spends the provider")), true, 0)
 	s.by(s.redeem(p, jobRequest(2, key, "a")), "provider", time.Minute)

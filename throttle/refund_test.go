@@ -333,7 +333,7 @@ func TestCorrectionsOfOldGrants(t *testing.T) {
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		ctx := context.Background()
-		s.raw.FlushDB(ctx)
+		redistest.Flush(t, s.raw)
 		limit := drawLimit(rt, "limit", 10*time.Minute)
 		if limit.Validate() != nil {
 			rt.Skip("these numbers go together in no limit")
@@ -484,7 +484,7 @@ func TestRefundsOfEachKind(t *testing.T) {
 	s := newScene(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		ctx := context.Background()
-		s.raw.FlushDB(ctx)
+		redistest.Flush(t, s.raw)
 		limit := drawLimit(rt, "limit", 2*time.Minute)
 		if limit.Validate() != nil {
 			rt.Skip("these numbers go together in no limit")

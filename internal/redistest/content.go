@@ -29,25 +29,33 @@ func Content(t testing.TB, rdb redis.UniversalClient) map[string]string {
 // Keys are the names of all keys that match a pattern, on all masters of a Cluster.
 func Keys(tb testing.TB, rdb redis.UniversalClient, pattern string) []string {
 	tb.Helper()
-	cluster, ok := rdb.(*redis.ClusterClient)
-	if !ok {
-		keys, err := rdb.Keys(context.Background(), pattern).Result()
-		if err != nil {
-			tb.Fatal(err)
-		}
-		return keys
-	}
 	var mu sync.Mutex
 	var all []string
-	err := cluster.ForEachMaster(context.Background(), func(ctx context.Context, node *redis.Client) error {
+	onMasters(tb, rdb, func(ctx context.Context, node redis.Cmdable) error {
 		keys, err := node.Keys(ctx, pattern).Result()
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, keys...)
 		return err
 	})
+	return all
+}
+
+// Flush removes all keys, on all masters of a Cluster.
+func Flush(tb testing.TB, rdb redis.UniversalClient) {
+	tb.Helper()
+	onMasters(tb, rdb, func(ctx context.Context, node redis.Cmdable) error { return node.FlushDB(ctx).Err() })
+}
+
+func onMasters(tb testing.TB, rdb redis.UniversalClient, do func(context.Context, redis.Cmdable) error) {
+	tb.Helper()
+	err := error(nil)
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		err = cluster.ForEachMaster(context.Background(), func(ctx context.Context, node *redis.Client) error { return do(ctx, node) })
+	} else {
+		err = do(context.Background(), rdb)
+	}
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return all
 }

@@ -28,7 +28,8 @@
 // # One Redis, or a Cluster
 //
 // With HEADWAY_TEST_CLUSTER set, tests that hold on both ([Client], [StartEither]) run on a Cluster
-// of two masters. Those of one server ([Start], [Mini]) are skipped. Leave out those called
+// of two masters. So do those whose clock the test sets ([NewTimed]): each call brings the time. Tests of one server
+// ([Start], [Mini], [OneRedis]) are skipped. Leave out those called
 // TestVirtual by -skip: a test can't be skipped within a bubble. HEADWAY_TEST_REDIS must not be set.
 //
 // The package needs a Unix. It is for tests: no library package imports it.

@@ -48,10 +48,10 @@ func Client(tb testing.TB) redis.UniversalClient {
 	return StartEither(tb).Client(tb)
 }
 
-// oneRedis skips a test of one server where tests are to run on a Cluster.
-func oneRedis(tb testing.TB) {
+// OneRedis skips a test of one server where tests are to run on a Cluster, and says why it is one.
+func OneRedis(tb testing.TB, why string) {
 	tb.Helper()
 	if os.Getenv(clusterEnv) != "" {
-		tb.Skipf("redistest: this test is of one server, and %s asks for a Cluster", clusterEnv)
+		tb.Skipf("redistest: this test is of one server (%s), and %s asks for a Cluster", why, clusterEnv)
 	}
 }

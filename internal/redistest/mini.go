@@ -19,7 +19,7 @@ import (
 // runs out, and how expiry works. Test those with [Start].
 func Mini(tb testing.TB) (*redis.Client, *miniredis.Miniredis) {
 	tb.Helper()
-	oneRedis(tb)
+	OneRedis(tb, "miniredis is no Cluster")
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
 	tb.Cleanup(m.Close)

@@ -26,7 +26,7 @@ type Server struct {
 // database of that server instead; see the package comment.
 func Start(tb testing.TB, opts ...Option) *Server {
 	tb.Helper()
-	oneRedis(tb)
+	OneRedis(tb, "it starts one")
 	if addr := os.Getenv(serverEnv); addr != "" {
 		if len(opts) > 0 {
 			tb.Skipf("redistest: this test configures its server, and %s names a running one", serverEnv)

@@ -21,7 +21,7 @@ import (
 type scheduleWorld struct {
 	*testing.T
 	rng      *rand.Rand
-	raw      *redis.Client
+	raw      redis.UniversalClient
 	timed    redistest.Timed
 	entry    Entry
 	now      time.Time
@@ -43,7 +43,7 @@ type worldTask struct {
 func newScheduleWorld(t *testing.T, seed uint64, entry Entry) *scheduleWorld {
 	t.Helper()
 	w := &scheduleWorld{T: t, rng: rand.New(rand.NewPCG(seed, 6)), entry: entry, ids: make(map[string]bool)} // #nosec G404
-	w.raw = redistest.Start(t).Client(t)
+	w.raw = redistest.Client(t)
 	timed := redistest.NewTimed(w.raw, time.Unix(0, 0))
 	w.timed = timed
 	ready, faults := entry.ready(backend.Of(newClient(t, w.raw)))
