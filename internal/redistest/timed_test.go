@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/redisserver"
 )
 
@@ -32,7 +32,11 @@ func TestTimed(t *testing.T) {
 			t.Parallel()
 			raw := start(t)
 			rdb, script := NewTimed(raw, time.Unix(1, 0)), redis.NewScript(clockText)
-			if got, want := luascripts.Sharded(rdb), luascripts.Sharded(raw); got != want {
+			type sharded interface { // by which scripts know a client of a Cluster
+				ForEachShard(context.Context, func(context.Context, *redis.Client) error) error
+			}
+			_, got := rdb.(sharded)
+			if _, want := raw.(sharded); got != want {
 				t.Errorf("the client is seen to be one of a Cluster: %v, want %v", got, want)
 			}
 			for _, at := range []time.Time{time.Unix(1772352000, 7000), time.Unix(1, 0)} {

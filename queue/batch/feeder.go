@@ -138,9 +138,16 @@ func NewFeeder(client *queue.Client, cfg FeederConfig) (*Feeder, error) {
 	cfg.Logger = stderrlog.Or(cfg.Logger)
 	cfg.Queues = slices.Compact(slices.Sorted(slices.Values(cfg.Queues)))
 	return &Feeder{
-		c: c, cfg: cfg, log: cfg.Logger.With(zap.String("component", "feeder")), now: time.Now, held: make(map[string]bool),
+		c: c, cfg: cfg, log: cfg.Logger.With(zap.String("component", "feeder")), now: steadyClock(), held: make(map[string]bool),
 		newer: make(map[string]bool), away: make(map[string]bool),
 	}, nil
+}
+
+// steadyClock goes on evenly when the local clock is set. Instants of Redis are kept by the difference of Redis' clock to it, and would
+// be wrong by as much.
+func steadyClock() func() time.Time {
+	began := time.Now()
+	return func() time.Time { return began.Add(time.Since(began)) }
 }
 
 // Run feeds until ctx ends, gives its batches up for others, and returns nil, within some
