@@ -27,7 +27,9 @@ type BookRequest struct {
 	// 09:00:40: a job for that phone is refused with 09:01:10, others get 09:00:40.
 	//
 	// On Redis Cluster the narrower keys are looked at before the widest one is booked,
-	// not in one step with it: another job may come between.
+	// not in one step with it: another job may come between. A job that has a place there already
+	// is not seen by the look at a narrower key, either: the second job of a phone may get a place
+	// at an instant at which the phone will refuse it. It asks once more then, and is late.
 	LastRuleOnly bool
 }
 

@@ -208,7 +208,8 @@ type Decision struct {
 	// Gated says that a gate is closed until At: there is no place in a line before that.
 	Gated bool
 	// Left is how many permits each rule has left, in the order of the policy;
-	// only from TryAcquire, and 0 while a job waits.
+	// only from TryAcquire, and 0 while a job waits. On Redis Cluster a refusal does not know it
+	// of the rules in other hash slots than that of the rule that refuses, and says 0 there.
 	Left []int
 
 	// Waited is how long [Policy.Acquire] took until the caller may go, as Guava's acquire
