@@ -44,8 +44,11 @@ type client struct {
 // Eval runs a script that Redis does not have yet: asynq sends its text.
 func (c *client) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
 	sha := asynqwire.SHA(text)
-	if asynqwire.ListsExpired(sha) && !c.recovers(ctx) {
-		return nothing(ctx)
+	if asynqwire.ListsExpired(sha) {
+		if !c.recovers(ctx) {
+			return nothing(ctx)
+		}
+		args = c.endedBefore(args)
 	}
 	args = c.a.localClock.moveArgs(sha, args)
 	op, call := asynqwire.Recognise(sha, keys, args)
@@ -63,8 +66,11 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 
 // EvalSha is how asynq runs its scripts.
 func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	if asynqwire.ListsExpired(sha) && !c.recovers(ctx) {
-		return nothing(ctx)
+	if asynqwire.ListsExpired(sha) {
+		if !c.recovers(ctx) {
+			return nothing(ctx)
+		}
+		args = c.endedBefore(args)
 	}
 	args = c.a.localClock.moveArgs(sha, args)
 	op, call := asynqwire.Recognise(sha, keys, args)
@@ -125,12 +131,13 @@ const (
 	recoverAfter = 3 * archiveWatchEvery
 	// recoverWithin bounds the wait for that: of a Cluster a part may be away for long.
 	recoverWithin = 10 * time.Second
+	// recoverSlack is how long ago a lease must have ended, as asynq has it: clocks may differ.
+	recoverSlack = 30 * time.Second
 )
 
 // recovers says whether this server looks now for tasks of dead processes, as it does once a minute. After an outage
 // the tasks of living ones look the same, until those have written what became of them: so it waits for a moment. It does the
-// same after its start, for it does not know of an outage before. After a clock was set, leases of living processes may look as
-// if they had ended, so it looks a minute later.
+// same after its start, for it does not know of an outage before.
 func (c *client) recovers(ctx context.Context) bool {
 	if c.skipRecovery {
 		return false
@@ -146,10 +153,17 @@ func (c *client) recovers(ctx context.Context) bool {
 			return false
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, recoverWithin)
-	defer cancel()
-	c.a.servers.look(ctx) // Redis' clock may have been set since the last look
-	return !c.a.localClock.settles()
+	return true
+}
+
+// endedBefore are the arguments of the script that lists leases that have ended. asynq read the clock before it asked about the first queue:
+// it may have been set since.
+func (c *client) endedBefore(args []any) []any {
+	args = slices.Clone(args)
+	if len(args) > 0 {
+		args[0] = c.a.localClock.now().Add(-recoverSlack).Unix()
+	}
+	return args
 }
 
 // wrote says whether a retry whose answer was lost was written. The task may run again by now, when its

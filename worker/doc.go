@@ -27,7 +27,7 @@
 // away nothing is granted, a task that finished meanwhile is not run again by
 // this process, and work goes on by itself afterwards. A pool whose clock is
 // more than 5 s off Redis' refuses to start. When the clock is set later, the
-// leases and scores that asynq takes from it are moved to Redis' clock.
+// leases and scores that asynq takes from it go on as if it had not been.
 //
 // The pool does not make handlers exactly-once: a process that dies while its
 // handler runs leaves a task that asynq delivers again after 60 to 120 s, and
@@ -48,7 +48,7 @@ package worker
 //	a task is deleted      sweeper, or waker at its instant -> the places of the task are given up -> promotions
 //	a task is finished     client -> finishedTasks, when Redis does not answer before asynq's lease ends
 //	a task is archived     archiveWatch finds those that asynq archived though they were only deferred
-//	a server changes       serverWatch, every 3 s: a new process, a clock that was set -> localClock moves asynq's instants
+//	a server changes       serverWatch, every 3 s: a new process, a clock that was set -> localClock
 //	a policy file changes  policyFiles
 //	once a minute          upkeep compares clocks, and forgets what is old
 //

@@ -7,26 +7,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/headwayq/headway/internal/redisclock"
 )
-
-// redisAhead is a hook that sets Redis' clock, as far as TIME tells it.
-type redisAhead struct{ by time.Duration }
-
-func (r *redisAhead) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (r *redisAhead) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (r *redisAhead) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := next(ctx, cmds)
-		for _, cmd := range cmds {
-			if c, ok := cmd.(*redis.TimeCmd); ok {
-				c.SetVal(c.Val().Add(r.by))
-			}
-		}
-		return err
-	}
-}
 
 // sentScripts notes the first argument of the script that was sent last.
 type sentScripts struct {
@@ -44,21 +25,20 @@ func (s *sentScripts) instant() int64 {
 	return at
 }
 
-// The local clock is an hour off Redis'. What asynq tells of instants goes to Redis by Redis' clock all the same: otherwise this
+// The local clock was set by an hour. What asynq tells of instants goes to Redis as if it had not been: otherwise this
 // process would recover the tasks of living ones, or its own tasks would be recovered.
-func TestAsynqsInstantsFollowRedisClock(t *testing.T) {
+func TestAsynqsInstantsStayWhenTheClockIsSet(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		t.Run(ahead.String(), func(t *testing.T) {
 			t.Parallel()
 			r := newFetchRig(t, 1, "q")
-			r.rdb.AddHook(&redisAhead{by: -ahead})
-			r.a.servers.look(t.Context())
+			r.a.localClock.set(ahead)
 			r.enqueue("q", 2)
 			near := func(what string, got, want int64) {
 				t.Helper()
 				if want -= int64(ahead / time.Second); got < want-2 || got > want+2 {
-					t.Errorf("%s: %d, want %d by Redis' clock", what, got, want)
+					t.Errorf("%s: %d, want %d by the right clock", what, got, want)
 				}
 			}
 			ctx, now := t.Context(), time.Now().Unix()
@@ -72,76 +52,83 @@ func TestAsynqsInstantsFollowRedisClock(t *testing.T) {
 
 			wire := &sentScripts{UniversalClient: r.c.UniversalClient}
 			c := &client{UniversalClient: wire, a: r.a}
-			c.EvalSha(ctx, "16988a462595f6ee317be300951533b004f27f5c", []string{"asynq:{q}:lease"}, now-30, "asynq:{q}:t:")
-			near("what has ended before is recovered", wire.instant(), now-30)
+			c.EvalSha(ctx, "16988a462595f6ee317be300951533b004f27f5c", []string{"asynq:{q}:lease"}, now-9999, "asynq:{q}:t:")
+			near("what has ended before is recovered", wire.instant(), now-30) // not by what asynq read a while ago
 			c.EvalSha(ctx, "522b1a6ae66fe79ea2f24a9af58798ab71879035", []string{"asynq:{q}:retry", "asynq:{q}:pending"}, now, "asynq:{q}:t:", now*1e9, "asynq:{q}:g:")
 			near("what is due is forwarded", wire.instant(), now)
 		})
 	}
 }
 
-// A clock was set: for a while the leases of living processes may be by another clock than the one that this process goes by.
-func TestNothingIsRecoveredWhileClocksSettle(t *testing.T) {
+// Redis says whether the local clock is right: by most of its masters on a Cluster, and also where a user may not ask who it is.
+func TestRedisConfirmsTheLocalClock(t *testing.T) {
 	t.Parallel()
-	r := newFetchRig(t, 1, "q")
-	clock := &redisAhead{}
-	r.rdb.AddHook(clock)
-	for _, step := range []struct {
-		ahead    time.Duration
-		recovers bool
-	}{{0, true}, {time.Hour, false}, {time.Hour, false}, {0, false}} {
-		if clock.by = step.ahead; r.c.recovers(t.Context()) != step.recovers {
-			t.Errorf("Redis' clock is %v ahead: recovers: %v, want %v", step.ahead, !step.recovers, step.recovers)
+	synctest.Test(t, func(t *testing.T) {
+		for _, tc := range []struct {
+			masters []time.Duration // how far they are ahead of the local clock, which was set an hour ahead
+			right   bool
+		}{
+			{nil, false},
+			{[]time.Duration{0}, true},
+			{[]time.Duration{4 * time.Second}, true},
+			{[]time.Duration{-6 * time.Second}, false},
+			{[]time.Duration{-time.Hour}, false},
+			{[]time.Duration{0, 0, -time.Hour}, true},
+			{[]time.Duration{0, -time.Hour, -time.Hour}, false},
+			{[]time.Duration{0, -time.Hour}, false},
+		} {
+			w := &serverWatch{core: &core{}}
+			w.localClock.set(time.Hour)
+			var told []serverSeen
+			for _, ahead := range tc.masters {
+				told = append(told, serverSeen{clock: time.Now().Add(ahead), after: time.Now()})
+			}
+			w.confirmClock(told)
+			want := time.Hour
+			if tc.right {
+				want = 0
+			}
+			if off := w.localClock.off(); off != want {
+				t.Errorf("masters that are %v ahead: the clock is off by %v, want %v", tc.masters, off, want)
+			}
 		}
+	})
+	r := newFetchRig(t, 1, "q")
+	if err := r.rdb.ACLSetUser(t.Context(), "default", "-info").Err(); err != nil {
+		t.Fatal(err)
+	}
+	r.a.localClock.set(time.Hour)
+	if r.a.servers.look(t.Context()); r.a.localClock.off() != 0 {
+		t.Errorf("a user who is barred from INFO: the clock is off by %v, want that Redis' TIME counts", r.a.localClock.off())
 	}
 }
 
 func TestLocalClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		clock := func(ahead time.Duration) *redisclock.Clock {
-			c := new(redisclock.Clock)
-			c.Observe(time.Now().Add(ahead), time.Now(), time.Now())
-			return c
+		var c localClock
+		if off := c.off(); off != 0 {
+			t.Errorf("before the start the clock is off by %v, want 0", off)
 		}
-		for _, tc := range []struct {
-			masters []time.Duration // how far they are ahead
-			off     time.Duration   // how far the local clock is ahead
-		}{
-			{nil, 0},
-			{[]time.Duration{0}, 0},
-			{[]time.Duration{900 * time.Millisecond}, 0},
-			{[]time.Duration{-2 * time.Second}, 2 * time.Second},
-			{[]time.Duration{time.Hour}, -time.Hour},
-			{[]time.Duration{time.Hour, 0, -time.Hour}, 0}, // of a Cluster: the local clock is right by one of them
-			{[]time.Duration{-time.Hour, -time.Hour - 3*time.Second}, time.Hour},
+		c.right(time.Now())
+		for _, tc := range []struct{ set, off time.Duration }{
+			{0, 0}, {4 * time.Second, 0}, {-4 * time.Second, 0}, {6 * time.Second, 6 * time.Second}, {time.Hour, time.Hour}, {-time.Hour, -time.Hour},
 		} {
-			var c localClock
-			var masters []*redisclock.Clock
-			for _, ahead := range tc.masters {
-				masters = append(masters, clock(ahead))
+			c.set(tc.set)
+			for range 2 {
+				if off := c.off(); off != tc.off {
+					t.Errorf("set by %v: off is %v, want %v", tc.set, off, tc.off)
+				}
+				if now := c.now(); !now.Equal(time.Now().Add(-tc.off)) {
+					t.Errorf("set by %v: now is %v, want %v", tc.set, now, time.Now().Add(-tc.off))
+				}
+				time.Sleep(time.Minute)
 			}
-			c.learn(masters)
-			if off := c.off(); off != tc.off {
-				t.Errorf("masters that are %v ahead: off is %v, want %v", tc.masters, off, tc.off)
-			}
-			if time.Sleep(time.Minute); c.off() != tc.off {
-				t.Errorf("masters that are %v ahead: a minute later off is %v, want %v", tc.masters, c.off(), tc.off)
-			}
-			if c.settles() {
-				t.Errorf("masters that are %v ahead: a first look says that a clock was set", tc.masters)
-			}
-		}
-		c := localClock{}
-		for i, tc := range []struct {
-			ahead   time.Duration
-			settles bool
-		}{{0, false}, {3 * time.Second, false}, {time.Hour, true}, {time.Hour, true}, {time.Hour + 4*time.Second, false}, {0, true}} {
-			c.learn([]*redisclock.Clock{clock(tc.ahead)})
-			if c.settles() != tc.settles {
-				t.Errorf("look %d, at a master that is %v ahead: settles: %v, want %v", i, tc.ahead, !tc.settles, tc.settles)
-			}
-			time.Sleep(clocksSettle / 2)
 		}
 	})
+}
+
+// set acts as if the clock of this machine was set ahead just now.
+func (c *localClock) set(by time.Duration) {
+	c.last.Store(&rightInstant{time.Now().Round(0).Add(-by), time.Now()})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,14 +18,13 @@ import (
 	"github.com/headwayq/headway/internal/precheck"
 	"github.com/headwayq/headway/internal/presence"
 	"github.com/headwayq/headway/internal/queuescripts"
-	"github.com/headwayq/headway/internal/redisclock"
 	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle"
 )
 
 // How far the local clock may be off Redis'. Grants, bookings and instants
-// follow Redis' clock alone. asynq's leases and scores follow the local one, until
-// that is off by more than ClockSkewWarn, see localClock.
+// follow Redis' clock alone. asynq's leases and scores follow the local one, but
+// not when it is set by more than ClockSkewMax, see localClock.
 const (
 	ClockSkewWarn = time.Second
 	ClockSkewMax  = 5 * time.Second
@@ -83,15 +83,13 @@ func (u *upkeep) compareClock(ctx context.Context, c redis.Cmdable, addr string)
 // serverWatch notices that another server process answers than before, and that a server's clock was set.
 type serverWatch struct {
 	*core
-	looks chanLock              // locked during a look
 	known map[string]serverSeen // by the run id of each master; nil before the first look
 }
 
 // serverSeen is a server as it was seen last.
 type serverSeen struct {
 	addr   string
-	ticks  *redisclock.Clock
-	clock  time.Time // of the server
+	clock  time.Time // of the server; zero when it does not tell
 	before time.Time // the call that read it began, by the local monotonic clock
 	after  time.Time // and ended
 }
@@ -108,9 +106,8 @@ func (w *serverWatch) run(ctx context.Context) {
 // look compares the servers with those of the look before. While one of them does not answer there
 // is nothing to compare.
 func (w *serverWatch) look(ctx context.Context) {
-	w.looks.Lock()
-	defer w.looks.Unlock()
 	found := make(map[string]serverSeen)
+	var told []serverSeen
 	var mu sync.Mutex
 	see := func(ctx context.Context, c redis.UniversalClient, addr string) error {
 		id, s, err := seeServer(ctx, c, addr)
@@ -118,6 +115,9 @@ func (w *serverWatch) look(ctx context.Context) {
 		defer mu.Unlock()
 		if id != "" {
 			found[id] = s
+		}
+		if !s.clock.IsZero() {
+			told = append(told, s)
 		}
 		return err
 	}
@@ -127,6 +127,7 @@ func (w *serverWatch) look(ctx context.Context) {
 	} else {
 		err = see(ctx, w.rdb, precheck.Address(w.rdb))
 	}
+	w.confirmClock(told)
 	if err != nil || len(found) == 0 {
 		if kind := rediserr.Of(err); err == nil || kind == rediserr.Refused || kind == rediserr.Barred {
 			w.logOnce("servers", func() {
@@ -135,14 +136,9 @@ func (w *serverWatch) look(ctx context.Context) {
 		}
 		return
 	}
-	replaced, masters := false, make([]*redisclock.Clock, 0, len(found))
+	replaced := false
 	for id, s := range found {
 		old, seen := w.known[id]
-		if s.ticks = old.ticks; !seen {
-			s.ticks = new(redisclock.Clock)
-		}
-		s.ticks.Observe(s.clock, s.before, s.after)
-		found[id], masters = s, append(masters, s.ticks)
 		if !seen && w.known != nil {
 			replaced = true
 			w.log.Warn("another Redis server answers: it was restarted, took over, or is new. Writes that it has not seen are forgotten", zap.String("addr", s.addr))
@@ -158,9 +154,22 @@ func (w *serverWatch) look(ctx context.Context) {
 		}
 	}
 	w.known = found
-	w.localClock.learn(masters)
 	if replaced {
 		w.nameQueues(ctx)
+	}
+}
+
+// confirmClock notes that the local clock is right, when most of the servers say so that tell their time.
+func (w *serverWatch) confirmClock(told []serverSeen) {
+	agree, last := 0, time.Time{}
+	for _, s := range told {
+		if s.after.Round(0).Sub(s.clock).Abs() <= ClockSkewMax {
+			agree++
+			last = s.after
+		}
+	}
+	if 2*agree > len(told) {
+		w.localClock.right(last)
 	}
 }
 
@@ -179,10 +188,11 @@ func seeServer(ctx context.Context, c redis.UniversalClient, addr string) (id st
 	pipe := c.Pipeline()
 	info, clock := pipe.Info(ctx, "server"), pipe.Time(ctx)
 	s = serverSeen{addr: addr, before: time.Now()}
-	if _, err := rediserr.Exec(ctx, pipe); err != nil {
+	_, err = rediserr.Exec(ctx, pipe)
+	s.clock, s.after = clock.Val(), time.Now() // a user may be barred from INFO alone
+	if err != nil {
 		return "", s, err
 	}
-	s.clock, s.after = clock.Val(), time.Now()
 	for line := range strings.Lines(info.Val()) {
 		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
 		case "run_id":
@@ -209,57 +219,35 @@ func (s serverSeen) jump(now serverSeen) time.Duration {
 	return 0
 }
 
-// localClock knows how far the local clock is ahead of Redis'.
+// localClock knows by how much the local clock was set while the pool runs.
 //
 // asynq takes instants from the local clock, and compares them with those that other processes took from theirs: the ends of
-// leases, when a task is due again, what is due now. A clock that is set while the pool runs would make this process recover the
-// tasks of living ones, or them its own. So asynq's instants are moved to Redis' clock while the local one is off. Between two
-// looks at Redis the monotonic clock tells at once that the local clock was set.
+// leases, when a task is due again, what is due now. By a clock that is wrong this process would recover the tasks of living ones,
+// or they its own. So asynq's instants are told as if the clock had not been set, until Redis' clock says that it is right.
+//
+// The monotonic clock tells at once that the other one was set. Where the machine was suspended the monotonic clock stood still,
+// and the next look at Redis says that the other one is right.
 //
 // It is safe for concurrent use.
 type localClock struct {
-	mu      sync.Mutex
-	masters []*redisclock.Clock
-	ahead   time.Duration // at the last look
-	set     time.Time     // when a look found last that a clock had been set; zero for never
+	last atomic.Pointer[rightInstant] // when it was right last; nil before the start
 }
 
-// clocksSettle is how long asynq's leases may be by two clocks after one was set: until each pool has seen it, and asynq has
-// renewed all leases, which it does every 5 s.
-const clocksSettle = 20 * time.Second
+// rightInstant is one instant by both clocks of the machine.
+type rightInstant struct{ wall, monotonic time.Time }
 
-// learn takes in the clocks of the masters that a look found.
-func (c *localClock) learn(masters []*redisclock.Clock) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known, now := c.masters != nil, time.Now()
-	c.masters = masters
-	ahead := c.aheadLocked(now)
-	if known && (ahead-c.ahead).Abs() > ClockSkewMax {
-		c.set = now
-	}
-	c.ahead = ahead
-}
+// right says that the clock was right at an instant that was read just now.
+func (c *localClock) right(at time.Time) { c.last.Store(&rightInstant{at.Round(0), at}) }
 
-// aheadLocked compares with the master whose clock is nearest: on a Cluster the clock of one may be wrong.
-func (c *localClock) aheadLocked(now time.Time) time.Duration {
-	nearest, found := time.Duration(0), false
-	for _, m := range c.masters {
-		server, known := m.At(now)
-		ahead := now.Round(0).Sub(server)
-		if known && (!found || ahead.Abs() < nearest.Abs()) {
-			nearest, found = ahead, true
-		}
-	}
-	return nearest
-}
-
-// off is how far the local clock is ahead, or 0 while that is at most [ClockSkewWarn].
+// off is by how much the clock is ahead because it was set, or 0 while that is at most [ClockSkewMax].
 func (c *localClock) off() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if ahead := c.aheadLocked(time.Now()); ahead.Abs() > ClockSkewWarn {
-		return ahead
+	last := c.last.Load()
+	if last == nil {
+		return 0
+	}
+	now := time.Now()
+	if off := now.Round(0).Sub(last.wall) - now.Sub(last.monotonic); off.Abs() > ClockSkewMax {
+		return off
 	}
 	return 0
 }
@@ -277,13 +265,6 @@ func (c *localClock) moveSeconds(at int64) int64 {
 	return at - int64(c.off().Round(time.Second)/time.Second)
 }
 
-// settles says that a clock was set lately, so that leases may be by two clocks.
-func (c *localClock) settles() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return !c.set.IsZero() && time.Since(c.set) < clocksSettle
-}
-
 // rulesTTL is how long the numbers count that a pool has written.
 const rulesTTL = 3 * time.Minute
 
@@ -291,7 +272,7 @@ const rulesTTL = 3 * time.Minute
 func (u *upkeep) run(ctx context.Context) {
 	every(ctx, time.Minute, func(now time.Time) {
 		if err := u.compareClocks(ctx); errors.Is(err, ErrClockSkew) {
-			u.log.Error("the local clock is far off Redis' clock: until it is right, asynq's instants are moved to Redis' clock", zap.Error(err))
+			u.log.Error("the local clock is far off Redis' clock: leases, retries and what is due go on as if it had not been set", zap.Error(err))
 		}
 		u.shareRules(ctx)
 		u.types.tellUnseen(now)

@@ -202,9 +202,9 @@ func ListsExpired(sha string) bool { return sha == listExpired }
 
 // instants are the arguments of asynq's scripts, by their SHA-1, that are compared with what other processes wrote, or are
 // written for them: instants by the local clock, in whole seconds but for those of nanoseconds. The end of a lease that a
-// dequeue begins is [Call.LeaseEnds]. Left out are how long statistics are kept, and instants that are only shown.
+// dequeue begins is [Call.LeaseEnds], and [ListsExpired] knows what lists those that have ended. Left out are how long
+// statistics are kept, and instants that are only shown.
 var instants = map[string]instantArgs{
-	listExpired: {seconds: []int{0}}, // what has ended before
 	"522b1a6ae66fe79ea2f24a9af58798ab71879035": {seconds: []int{0}, nanoseconds: []int{2}}, // forward: what is due
 	"49c4326d80c1db9c476da2aa7f4438d03688f82b": {seconds: []int{0}},                        // delete completed tasks: what is kept no longer
 	"117dca952700588e559c7ace20b925096d587974": {seconds: []int{2}},                        // complete: until when the task is kept

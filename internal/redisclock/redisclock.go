@@ -81,12 +81,6 @@ func (c *Clock) Observe(server, began, ended time.Time) (local time.Time, confir
 	return c.epoch.Add(time.Duration(server.UnixNano() - least)), c.confirmed
 }
 
-// At is what the server's clock shows at a local instant, as near as it is known. Without a reply it is not.
-func (c *Clock) At(local time.Time) (server time.Time, known bool) {
-	b, epoch := c.known()
-	return time.Unix(0, b.least+(b.most-b.least)/2+int64(local.Sub(epoch))), b.any
-}
-
 // Ahead is how far c is ahead of another server's clock. It is 0 unless the replies prove a
 // difference: most servers' clocks are kept equal, and an estimate that moves with every
 // reply would move the instants that are told.

@@ -39,26 +39,6 @@ func TestLateReply(t *testing.T) {
 	})
 }
 
-// At tells the server's clock at any local instant, by the middle of what the replies leave open.
-func TestAt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var c redisclock.Clock
-		if at, known := c.At(time.Now()); known {
-			t.Errorf("before any reply the clock is told as %v", at)
-		}
-		s := server{ahead: -3 * time.Hour}
-		s.ask(&c, 10*time.Millisecond, 30*time.Millisecond)
-		for range 3 {
-			at, known := c.At(time.Now())
-			if off := at.Sub(time.Now().Add(s.ahead)); !known || off != -10*time.Millisecond {
-				t.Errorf("the clock is told %v wrong (known: %v), want 10 ms too early: the middle of 40 ms", off, known)
-			}
-			time.Sleep(10 * time.Second)
-		}
-	})
-}
-
 // A network that is always slow makes nothing old, and one reply alone proves nothing.
 func TestSlowNetwork(t *testing.T) {
 	t.Parallel()

@@ -83,7 +83,7 @@ var edges = map[string][]string{
 	"internal/presence":         {"internal/luascripts", "internal/limitscripts", "internal/queuescripts"},
 	"internal/tail":             {"event"},
 	"internal/history":          {"internal/luascripts"},
-	"worker":                    {"queue", "throttle", "internal/tail", "internal/filewatch", "internal/precheck", "internal/presence", "internal/history", "internal/bounded", "internal/giveback", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/queuescripts", "internal/batchscripts", "internal/rediserr", "internal/redisclock", "internal/coalesce", "internal/asynqwire", "internal/stderrlog", "event"},
+	"worker":                    {"queue", "throttle", "internal/tail", "internal/filewatch", "internal/precheck", "internal/presence", "internal/history", "internal/bounded", "internal/giveback", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/queuescripts", "internal/batchscripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog", "event"},
 	"httplimit":                 {"throttle", "internal/giveback", "internal/stderrlog"},
 	"metrics":                   {"inspect", "queue/batch", "queue/schedule", "throttle", "event"},
 	"tracing":                   {"worker", "queue", "throttle", "event"},
