@@ -44,13 +44,10 @@ type client struct {
 // Eval runs a script that Redis does not have yet: asynq sends its text.
 func (c *client) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
 	sha := asynqwire.SHA(text)
-	if asynqwire.ListsExpired(sha) {
-		if !c.recovers(ctx) {
-			return nothing(ctx)
-		}
-		args = c.endedBefore(args)
+	if asynqwire.ListsExpired(sha) && !c.recovers(ctx) {
+		return nothing(ctx)
 	}
-	args = c.a.localClock.moveArgs(sha, args)
+	args = c.withRightInstants(sha, args)
 	op, call := asynqwire.Recognise(sha, keys, args)
 	if op == asynqwire.OpDone || op == asynqwire.OpComplete {
 		if err := c.a.finished.learn(sha, text, call.TaskKey); err != nil { // it was tried a moment ago
@@ -66,13 +63,10 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 
 // EvalSha is how asynq runs its scripts.
 func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	if asynqwire.ListsExpired(sha) {
-		if !c.recovers(ctx) {
-			return nothing(ctx)
-		}
-		args = c.endedBefore(args)
+	if asynqwire.ListsExpired(sha) && !c.recovers(ctx) {
+		return nothing(ctx)
 	}
-	args = c.a.localClock.moveArgs(sha, args)
+	args = c.withRightInstants(sha, args)
 	op, call := asynqwire.Recognise(sha, keys, args)
 	cmd := c.dispatch(ctx, op, call, func(ctx context.Context) *redis.Cmd {
 		if c.a.finishPipeline.rdb == nil || op == asynqwire.OpOther || op == asynqwire.OpUnknown {
@@ -156,13 +150,14 @@ func (c *client) recovers(ctx context.Context) bool {
 	return true
 }
 
-// endedBefore are the arguments of the script that lists leases that have ended. asynq read the clock before it asked about the first queue:
-// it may have been set since.
-func (c *client) endedBefore(args []any) []any {
-	args = slices.Clone(args)
-	if len(args) > 0 {
-		args[0] = c.a.localClock.now().Add(-recoverSlack).Unix()
+// withRightInstants are the arguments of a script of asynq without the error of the local clock. A recoverer reads the clock before it asks
+// about the first queue, and the clock may have been set since: so it is read again.
+func (c *client) withRightInstants(sha string, args []any) []any {
+	if !asynqwire.ListsExpired(sha) || len(args) == 0 {
+		return asynqwire.MoveInstants(sha, args, -c.a.localClock.off())
 	}
+	args = slices.Clone(args)
+	args[0] = c.a.localClock.now().Add(-recoverSlack).Unix()
 	return args
 }
 

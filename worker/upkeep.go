@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
-	"github.com/headwayq/headway/internal/asynqwire"
 	"github.com/headwayq/headway/internal/luascripts"
 	"github.com/headwayq/headway/internal/precheck"
 	"github.com/headwayq/headway/internal/presence"
@@ -236,7 +235,7 @@ type localClock struct {
 // rightInstant is one instant by both clocks of the machine.
 type rightInstant struct{ wall, monotonic time.Time }
 
-// right says that the clock was right at an instant that was read just now.
+// right says that the clock was right at an instant. It has both readings, as time.Now returns them.
 func (c *localClock) right(at time.Time) { c.last.Store(&rightInstant{at.Round(0), at}) }
 
 // off is by how much the clock is ahead because it was set, or 0 while that is at most [ClockSkewMax].
@@ -254,11 +253,6 @@ func (c *localClock) off() time.Duration {
 
 // now is the time by which asynq's instants are to be told.
 func (c *localClock) now() time.Time { return time.Now().Add(-c.off()) }
-
-// moveArgs moves the instants of a script of asynq.
-func (c *localClock) moveArgs(sha string, args []any) []any {
-	return asynqwire.MoveInstants(sha, args, -c.off())
-}
 
 // moveSeconds moves an instant in seconds since 1970.
 func (c *localClock) moveSeconds(at int64) int64 {

@@ -215,8 +215,8 @@ var instants = map[string]instantArgs{
 
 type instantArgs struct{ seconds, nanoseconds []int }
 
-// MoveInstants returns the arguments of a script of asynq with its instants later by d, or args when there are none. asynq may
-// send args once more, so they stay as they are.
+// MoveInstants adds d to each instant among the arguments of one of asynq's scripts. It returns new arguments, because asynq
+// may send the old ones again. When nothing moves it returns args.
 func MoveInstants(sha string, args []any, d time.Duration) []any {
 	at, ok := instants[sha]
 	if !ok || d == 0 {
