@@ -217,7 +217,7 @@ func (s *Store) Acquire(a limitscripts.AcquireArgs) limitscripts.AcquireReply {
 			return
 		}
 		switch held, known := c.rules[0].heldAt(a.Token); {
-		case a.Mode == limitscripts.Anew && held > 0:
+		case a.Mode == limitscripts.Anew && known && held >= 0: // 0: the limit was one of leases then
 			r = c.grantAnew(a, g)
 		case known:
 			r = c.repeated(a.Token, held)

@@ -85,3 +85,28 @@ func TestTwinAnewOfPoliciesOfTwoRules(t *testing.T) {
 		t.Errorf("%d free in Redis, %v, %d in memory, want 8", seen.Free, err, memo.Free)
 	}
 }
+
+// TestTwinAnewOfALeaseThatIsARateNow: the limit was changed from leases to a rate while a grant was on its way. The rate knows
+// nothing of it, so it is charged when it is made anew.
+func TestTwinAnewOfALeaseThatIsARateNow(t *testing.T) {
+	t.Parallel()
+	rdb, store, at := onMini(t)
+	ask := func(n limitscripts.Numbers, token uint64, mode limitscripts.Mode, gate limitscripts.Gate, want limitscripts.Status) {
+		t.Helper()
+		rule := limitscripts.RuleCall{LimitKeys: limitscripts.NewLimitKeys("hw", "rule", "id"), Numbers: n, Cost: 1}
+		a := limitscripts.AcquireArgs{Rules: []limitscripts.RuleCall{rule}, Token: token, Job: "a", Mode: mode, Gate: gate, MaxWait: -1}
+		got, err := limitscripts.Acquire(t.Context(), rdb, a)
+		if diff := cmp.Diff(store.Acquire(a), got); err != nil || diff != "" || got.Status != want {
+			t.Fatalf("%+v: token %d has status %d, %v, want %d; %s", n, token, got.Status, err, want, diff)
+		}
+	}
+	leases := limitscripts.Numbers{Kind: limitscripts.Leases, Permits: 2, Window: time.Minute}
+	rate := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute, Version: 1}
+	always := limitscripts.Gate{}
+	closed := limitscripts.Gate{From: start, Until: start.Add(time.Hour)}
+	ask(leases, 1, limitscripts.GrantOrBook, always, limitscripts.Granted)
+	at(time.Second)
+	ask(rate, 1, limitscripts.Anew, closed, limitscripts.Refused)
+	ask(rate, 1, limitscripts.Anew, always, limitscripts.Granted)
+	ask(rate, 2, limitscripts.Try, always, limitscripts.Refused)
+}
