@@ -13,7 +13,7 @@ LINT := go tool -modfile=tools/golangci/go.mod golangci-lint
 GOTEST := -vet=off -shuffle=on -count=1 -timeout 20m
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-race test-programs test-plain test-virtual soak faults mutants accept docs measures fuzz bench bench-short
+.PHONY: help run check test test-worker test-race test-programs test-plain soak faults mutants accept docs measures fuzz bench bench-short
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,15 +47,17 @@ test: ## install redis-server, and prometheus and chromium if it can, where they
 	-tools/install-prometheus
 	-tools/install-chromium
 	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory --output-sync=target -j 3 test-race test-programs test-virtual test-plain
-	cd bench && go test -count=1 -timeout 10m ./...
-	@$(MAKE) --no-print-directory bench-short
+	@$(MAKE) --no-print-directory --output-sync=target -j 4 test-worker test-race test-programs test-plain
 
-# Three parts of the tests run side by side: on two cores a third part takes the time that the two others
-# wait. The longest packages come first.
+# Four parts of the tests run side by side, because each waits a good deal. They take about the same time.
 # A program with the race detector sleeps for a second at its end, unless it is told otherwise.
+RACE := GORACE=atexit_sleep_ms=50 go test -race -short -p 1 -parallel 4 -skip '^TestVirtual' $(GOTEST)
+
+test-worker:
+	$(RACE) ./worker
+
 test-race:
-	GORACE=atexit_sleep_ms=50 go test -race -short -p 1 -parallel 4 -skip '^TestVirtual' $(GOTEST) $$(go list ./worker ./throttle ./... | grep -vxF "$$(go list $(PROGRAMS) $(PLAIN))")
+	$(RACE) $$(go list ./throttle ./... | grep -vxF "$$(go list ./worker $(PROGRAMS) $(PLAIN))")
 
 # The faults mostly wait for servers to notice each other: eight at a time.
 test-programs:
@@ -63,10 +65,10 @@ test-programs:
 	go test -short -p 1 -parallel 4 $(GOTEST) $(filter-out ./internal/faults,$(PROGRAMS))
 
 test-plain:
-	go test -short -p 1 -parallel 4 $(GOTEST) $(PLAIN)
-
-test-virtual:
 	GOGC=400 go test -short -p 1 -run '^TestVirtual' $(GOTEST) ./worker ./throttle ./queue/schedule
+	go test -short -p 1 -parallel 4 $(GOTEST) $(PLAIN)
+	cd bench && go test -count=1 -timeout 10m ./...
+	@$(MAKE) --no-print-directory bench-short
 
 soak: ## run all tests at their full length with -race, the random ones ten times as long, fuzz, and lead a mixed load through faults for an hour (two hours and more)
 	go test -race $(GOTEST) -timeout 90m ./...
