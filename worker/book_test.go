@@ -371,7 +371,7 @@ func TestBookedUniqueTask(t *testing.T) {
 // booked, enqueued and run once.
 func TestBookedThroughLostReplies(t *testing.T) {
 	t.Parallel()
-	const n, window = 12, time.Second // a job that is late by so much may be passed
+	const n, window = 9, time.Second
 	r, seen := newRig(t), &runs{}
 	policy := phone("sms", window)
 	pool, _ := r.start(seen.handler(), policies(policy))
@@ -399,6 +399,11 @@ func TestBookedThroughLostReplies(t *testing.T) {
 	}
 	proxy.CutReplies(nil)
 	wantBooked(t, results)
+	for i := 1; i < n; i++ {
+		if a, b := results[i-1].Info, results[i].Info; b.NextProcessAt.Sub(a.NextProcessAt) < window {
+			t.Errorf("%s was booked for %v, and %s, which came behind it, for %v", a.ID, a.NextProcessAt, b.ID, b.NextProcessAt)
+		}
+	}
 	if proxy.Cuts() < n/3 {
 		t.Errorf("%d answers were lost, want more", proxy.Cuts())
 	}
@@ -407,15 +412,6 @@ func TestBookedThroughLostReplies(t *testing.T) {
 	for _, task := range results {
 		if got := seen.count(task.Info.ID); got != 1 {
 			t.Errorf("%s ran %d times, want once", task.Info.ID, got)
-		}
-	}
-	if got := seen.ids(); !slices.IsSorted(got) {
-		t.Errorf("they ran in the order %v", got)
-		for _, ran := range seen.all() {
-			t.Logf("%s was granted at %v, ran at %v", ran.id, ran.grant.At.Format("05.000"), ran.at.Format("05.000"))
-		}
-		for _, b := range results {
-			t.Logf("%s was booked for %v", b.Info.ID, b.Info.NextProcessAt.Format("05.000"))
 		}
 	}
 	r.wantGaps(seen, window)
