@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
@@ -86,6 +87,9 @@ func startSignalled(r *rig, env ...string) *signalled {
 	url := fmt.Sprintf("redis://%s:%s@%s/%d", o.Username, o.Password, o.Addr, o.DB)
 	p.cmd.Env = append(append(os.Environ(), signalsURL+"="+url), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	if signal.Ignored(os.Interrupt) { // as in a job in the background: its processes would ignore it, too
+		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
+	}
 	if err := p.cmd.Start(); err != nil {
 		r.Fatal(err)
 	}
