@@ -1,13 +1,10 @@
 package limitscripts
 
 import (
-	"context"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/luascripts"
 )
@@ -232,120 +229,6 @@ func widest(rules []RuleCall) LimitKeys {
 		}
 	}
 	return rules[len(rules)-1].LimitKeys
-}
-
-// CancelArgs are the arguments of cancel.lua. A zero Token means that there is
-// only a booking, an empty Job that there is none.
-type CancelArgs struct {
-	Rules  []RuleCall
-	Policy string
-	Token  uint64
-	Job    string
-	Back   bool // the job gets the first place in the line for its grant
-
-	Away time.Time // or the first turn, until this instant: a rule in another slot refuses
-	Once bool      // the client must not repeat it by itself: the error then says whether it may have run
-}
-
-// CancelReply is the answer of cancel.lua, adjust.lua and reset.lua.
-type CancelReply struct {
-	Status   Status // Granted when a grant was given back, or Refused
-	Rule     int    // that could not be read, counted from 1
-	Now      time.Time
-	Promoted []Promotion
-	Version  int64 // of the rule's ledger, when Outdated
-	Spent    []int // of adjust.lua, by rule: what was paid more; nil when it was done before, -1 where one slot of several has done it before
-}
-
-var cancelScript = luascripts.NewScript("limit/cancel")
-
-// Cancel runs cancel.lua.
-func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, error) {
-	back := int64(luascripts.Flag(a.Back))
-	if !a.Away.IsZero() {
-		back = luascripts.Instant(a.Away)
-	}
-	call := cancelScript.Call(keysOfRules(a.Rules, a.Policy), grantArgs([]any{luascripts.TokenText(a.Token), a.Job, back}, a.Rules)...)
-	call.Once = a.Once
-	v, err := luascripts.Send(ctx, c, call).Result()
-	r := cancelScript.Read(5, v, err)
-	reply := CancelReply{Status: Status(r.Int()), Rule: int(r.Int()), Now: r.Time(), Version: r.Int()}
-	reply.Promoted = promotionsOf(&r, r.Int())
-	return reply, r.Err()
-}
-
-// Waiting is one place in a line.
-type Waiting struct {
-	At   time.Time
-	Job  string
-	Cost int
-}
-
-// PeekArgs are the arguments of peek.lua beside its keys.
-type PeekArgs struct {
-	Numbers
-	Cost              int       // of the newcomer whose instant is asked for, at least 1
-	Most              int       // how many of the line to list, 0 to 250
-	Closed            time.Time // until when the rule is closed; zero for not
-	Spent             int       // how many of the newest grants to list, 0 to 250
-	HoldAfterFailover bool      // nothing goes while permits may count that the server has not heard of
-}
-
-// Spent is what was granted at an instant. Of a kind that only counts, At is the last of so
-// many permits; of a lease it is its end.
-type Spent struct {
-	At      time.Time
-	Permits int
-}
-
-// PeekReply is the answer of peek.lua.
-type PeekReply struct {
-	Status  Status
-	Now     time.Time
-	Free    int
-	Next    time.Time     // when the newcomer would go
-	Life    time.Duration // until the ledger is forgotten; 0 when there is none
-	Closed  time.Time     // until when the key or its rule is closed; zero for not
-	Own     time.Time     // until when the key itself is closed; zero for not
-	Held    Held          // for a job of this cost
-	Waiting int
-	Listed  []Waiting
-	Spent   []Spent
-	Version int64 // of the ledger's limit, when Outdated
-}
-
-var peekScript = luascripts.NewScript("limit/peek")
-
-// Peek runs peek.lua.
-func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekReply, error) {
-	r, held := runHeld(ctx, c, peekScript, 11, a.HoldAfterFailover, k.all(),
-		a.Kind.text(), a.Permits, luascripts.Micros(a.Window), a.more(), a.Version, a.Cost, a.Most, luascripts.Instant(a.Closed), a.Spent)
-	reply := PeekReply{Status: Status(r.Int()), Now: r.Time(), Free: int(r.Int()), Next: r.Time()}
-	reply.Life = time.Duration(r.Int()) * time.Millisecond
-	reply.Closed, reply.Own = r.Time(), r.Time()
-	reply.Held = held.read(r)
-	reply.Waiting = int(r.Int())
-	if reply.Status == Outdated {
-		outdated(&reply.Next, &reply.Version)
-	}
-	listed, spent := r.Int(), r.Int()
-	for range r.Groups(listed, 3) {
-		reply.Listed = append(reply.Listed, Waiting{At: r.Time(), Job: r.Text(), Cost: int(r.Int())})
-	}
-	for range r.Groups(spent, 2) {
-		reply.Spent = append(reply.Spent, Spent{At: r.Time(), Permits: int(r.Int())})
-	}
-	return reply, r.Err()
-}
-
-var resetScript = luascripts.NewScript("limit/reset")
-
-// Reset runs reset.lua.
-func Reset(ctx context.Context, c redis.Scripter, k LimitKeys, n Numbers) (CancelReply, error) {
-	r := resetScript.Ask(ctx, c, 4, k.all(), n.Kind.text(), n.Permits, luascripts.Micros(n.Window), n.more(), n.Version)
-	reply := CancelReply{Status: Status(r.Int()), Now: r.Time(), Version: r.Int()}
-	reply.Promoted = promotionsOf(r, r.Int())
-	return reply, r.Err()
 }
 
 // promotionsOf reads n jobs that may come earlier.

@@ -11,6 +11,70 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
+// Waiting is one place in a line.
+type Waiting struct {
+	At   time.Time
+	Job  string
+	Cost int
+}
+
+// PeekArgs are the arguments of peek.lua beside its keys.
+type PeekArgs struct {
+	Numbers
+	Cost              int       // of the newcomer whose instant is asked for, at least 1
+	Most              int       // how many of the line to list, 0 to 250
+	Closed            time.Time // until when the rule is closed; zero for not
+	Spent             int       // how many of the newest grants to list, 0 to 250
+	HoldAfterFailover bool      // nothing goes while permits may count that the server has not heard of
+}
+
+// Spent is what was granted at an instant. Of a kind that only counts, At is the last of so
+// many permits; of a lease it is its end.
+type Spent struct {
+	At      time.Time
+	Permits int
+}
+
+// PeekReply is the answer of peek.lua.
+type PeekReply struct {
+	Status  Status
+	Now     time.Time
+	Free    int
+	Next    time.Time     // when the newcomer would go
+	Life    time.Duration // until the ledger is forgotten; 0 when there is none
+	Closed  time.Time     // until when the key or its rule is closed; zero for not
+	Own     time.Time     // until when the key itself is closed; zero for not
+	Held    Held          // for a job of this cost
+	Waiting int
+	Listed  []Waiting
+	Spent   []Spent
+	Version int64 // of the ledger's limit, when Outdated
+}
+
+var peekScript = luascripts.NewScript("limit/peek")
+
+// Peek runs peek.lua.
+func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekReply, error) {
+	r, held := runHeld(ctx, c, peekScript, 11, a.HoldAfterFailover, k.all(),
+		a.Kind.text(), a.Permits, luascripts.Micros(a.Window), a.more(), a.Version, a.Cost, a.Most, luascripts.Instant(a.Closed), a.Spent)
+	reply := PeekReply{Status: Status(r.Int()), Now: r.Time(), Free: int(r.Int()), Next: r.Time()}
+	reply.Life = time.Duration(r.Int()) * time.Millisecond
+	reply.Closed, reply.Own = r.Time(), r.Time()
+	reply.Held = held.read(r)
+	reply.Waiting = int(r.Int())
+	if reply.Status == Outdated {
+		outdated(&reply.Next, &reply.Version)
+	}
+	listed, spent := r.Int(), r.Int()
+	for range r.Groups(listed, 3) {
+		reply.Listed = append(reply.Listed, Waiting{At: r.Time(), Job: r.Text(), Cost: int(r.Int())})
+	}
+	for range r.Groups(spent, 2) {
+		reply.Spent = append(reply.Spent, Spent{At: r.Time(), Permits: int(r.Int())})
+	}
+	return reply, r.Err()
+}
+
 // LookupReply is the answer of lookup.lua.
 type LookupReply struct {
 	Status  Status // Booked, or Refused when it is not known
