@@ -47,9 +47,10 @@ test: ## install redis-server, and prometheus and chromium if it can, where they
 	-tools/install-prometheus
 	-tools/install-chromium
 	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory --output-sync=target -j 4 test-worker test-race test-programs test-plain
+	@$(MAKE) --no-print-directory --output-sync=target -j 3 test-worker test-race test-programs test-plain
 
-# Four parts of the tests run side by side, because each waits a good deal. They take about the same time.
+# Three parts of the tests run side by side: on two cores a third part takes the time that the two others wait. The fourth begins when the
+# first has ended, and ends with the others.
 # A program with the race detector sleeps for a second at its end, unless it is told otherwise.
 RACE := GORACE=atexit_sleep_ms=50 go test -race -short -p 1 -parallel 4 -skip '^TestVirtual' $(GOTEST)
 
