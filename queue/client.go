@@ -189,7 +189,8 @@ func (p typePolicy) demand(ctx context.Context, task *asynq.Task) (Demand, error
 	return d, nil
 }
 
-// fits refuses a cost that the limit in force can't meet.
+// fits refuses a cost above the limit in force. A stored limit is read only where the cost is above the limit in code, so that most
+// tasks cost no call more: what only a smaller stored limit forbids is refused by the pool.
 func (p typePolicy) fits(ctx context.Context, r Rule, l *throttle.Limiter, of throttle.KeyCost) error {
 	cost := of.Cost
 	if r.LimitOf == nil && cost <= r.Limit.MaxCost() || cost == 1 {

@@ -38,7 +38,7 @@
 //	[Policy.Acquire]         blocks until granted, or fails at once when [Request.MaxWait] would be exceeded
 //	[Policy.Reserve]         takes a place, or books nothing when MaxWait would be exceeded
 //	[Policy.Book]            joins the line on behalf of a job and returns its instant
-//	[Policy.Redeem]          turns a booking into a grant, or returns its new instant
+//	[Policy.Redeem]          grants the permits of a job, or books it; asked again, it grants them or returns the new instant
 //	[Policy.Cancel]          leaves the line
 //	[Policy.Refund]          gives a grant back that was not used
 //	[Policy.Renew]           keeps the leases of grants by a rule of [Concurrent]

@@ -18,7 +18,7 @@ const withdrawTimeout = time.Second
 // Promotions are the jobs that come next. A call that Redis does not answer ends as [Limiter.Acquire] says.
 func (p *Policy) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
 	r.Token = 0
-	return p.takeBack(ctx, r, noPlace)
+	return p.refundOnce(ctx, r, noPlace)
 }
 
 // Refund gives the grant of r.Token back, if it has one, and takes the booking
@@ -32,7 +32,7 @@ func (p *Policy) Cancel(ctx context.Context, r Request) ([]Promotion, error) {
 // more, and a Request that only names it gives nothing back. A call that Redis does not answer
 // ends as [Limiter.Acquire] says.
 func (p *Policy) Refund(ctx context.Context, r Request) ([]Promotion, error) {
-	return p.takeBack(ctx, r, noPlace)
+	return p.refundOnce(ctx, r, noPlace)
 }
 
 // placeAfter is the place that a job gets for what it gives back.
@@ -43,9 +43,9 @@ const (
 	firstPlace placeAfter = true // in the line of the narrowest rule; in the others the job is parked
 )
 
-// takeBack gives back what r has, where r has it. It does not ask whether the limits
+// refundOnce gives back what r has, where r has it. It does not ask whether the limits
 // admit r: they may have been larger when the grant was made.
-func (p *Policy) takeBack(ctx context.Context, r Request, after placeAfter) ([]Promotion, error) {
+func (p *Policy) refundOnce(ctx context.Context, r Request, after placeAfter) ([]Promotion, error) {
 	if err := r.check(p.rules); err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (p *Policy) takeBack(ctx context.Context, r Request, after placeAfter) ([]P
 	return refund{p: p, ids: p.rules.ids(r), r: r, after: after}.run(ctx)
 }
 
-// withdrawLost takes back a call whose reply never came, and its place in line: it
+// withdrawLost withdraws a call whose reply never came, and its place in line: it
 // may have been charged.
 func (p *Policy) withdrawLost(ctx context.Context, r Request, err error) (lost bool) {
 	lost = errors.Is(err, ErrUnavailable) || ctx.Err() != nil
@@ -88,7 +88,7 @@ func (p *Policy) withdrawNow(ctx context.Context, r Request) {
 func (p *Policy) giveBack(ctx context.Context, r Request, after placeAfter) {
 	soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
-	if _, err := p.takeBack(soon, r, after); ForWorkers.MayPass(err) {
+	if _, err := p.refundOnce(soon, r, after); ForWorkers.MayPass(err) {
 		limits := r.grant.limits
 		if len(limits) == 0 {
 			limits = p.rules.lastKnown(soon, byRequest(&r))

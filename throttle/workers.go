@@ -489,7 +489,7 @@ func (workerCalls) Return(ctx context.Context, p *Policy, r Request) ([]Promotio
 	if err := checkJob(r.Job); err != nil {
 		return nil, err
 	}
-	return p.takeBack(ctx, r, firstPlace)
+	return p.refundOnce(ctx, r, firstPlace)
 }
 
 // WithoutAnswer decides about a call of [Policy.Redeem] whose answer its worker does not wait for any longer: by Config.OnUnavailable

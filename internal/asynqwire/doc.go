@@ -1,6 +1,6 @@
-// Package asynqwire holds all that Headway knows of asynq's inside: the scripts by which
+// Package asynqwire holds what Headway knows of asynq's inside: the scripts by which
 // asynq enqueues, fetches and finishes a task, the fields of its messages, and the lines
-// of its log that matter to us. asynq publishes none of it, so all of it is pinned to one
+// of its log that matter to us. Package queuescripts knows asynq's keys, too. asynq publishes none of it, so all of it is pinned to one
 // [Version], and the golden tests here run the real asynq and say what another version
 // has changed.
 //

@@ -63,7 +63,7 @@
 //	queue/count          how many tasks of a queue are where
 //	queue/defer          active task -> asynq's retry set + due index
 //	queue/deferred       what a deferral or an enqueueing writes into asynq's hash of a task
-//	queue/due            what is due on a queue
+//	queue/due            what is due on a queue, and which of it this pool wakes
 //	queue/enqueue        new tasks -> pending, scheduled, or booked
 //	queue/fetch          make pending tasks active
 //	queue/fetched        which tasks a pool has fetched last
@@ -73,7 +73,7 @@
 //	queue/replan_done    the pool that claimed the queue is done
 //	queue/requeue        fetched tasks that were not started -> front of pending
 //	queue/retime         move due tasks to another instant
-//	queue/rules          which pools run which numbers
+//	queue/rules          which rules run with which limits
 //	queue/run_now        a task that waits -> front of pending, to run in spite of its rules
 //	queue/scan_deferred  what is deferred on a queue, by portions
 //	queue/tick           a tick of a schedule, once for all replicas

@@ -49,7 +49,8 @@
 --   cancel.lua   found              when the grant was made that is given back; 0 or less: it was withdrawn before; nil: no such grant is known
 --   grant_anew   found              when the grant was made that is made anew; 0: no such grant is known
 --
--- The tables that are made of a text serve one call after another: set_keys gives them its keys.
+-- A rule's table is kept with the text that it was made of (see memo.lua). All calls with this text write to it, in this script and in later
+-- ones. set_keys and set_job begin a call anew. What they do not reset is left over from the call before.
 
 local memo = require("lib/memo")
 local ledger = require("limit/ledger")

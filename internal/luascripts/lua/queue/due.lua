@@ -5,7 +5,7 @@
 -- ARGV[1]  task       prefix of asynq's task hashes of this queue, which carry the same tag
 -- ARGV[2]  lead_us    how long before its instant a task is due
 -- ARGV[3]  room       how many of those that can be woken to list, 0 to 1000; others beside, at most 100
--- ARGV[4]  free       how many of the first of these to take: so many workers wait for one; the others stay every pool's
+-- ARGV[4]  free       how many workers wait for a task: so many of the first become this pool's own; the others stay every pool's
 -- ARGV[5]  pool       who asks, 4 bytes; zeros for nobody, to whom all are listed
 -- ARGV[6]  others_us  how long after its instant a task is due to a pool that does not come first to wake it
 -- returns  {now_us, again_us, more, listed, then per task: at_us, task, state, record, pool}; again_us is when the next is due to that

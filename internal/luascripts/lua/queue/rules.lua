@@ -1,4 +1,4 @@
--- rules.lua: say which rules run with which numbers, and hear what others say.
+-- rules.lua: say which rules run with which limits, and hear what others say.
 --
 -- KEYS[1]  rules      sorted set, member "rule limit", score = last seen in microseconds; expires with its newest
 -- ARGV[1]  ttl_us     how long a member counts
