@@ -91,8 +91,11 @@ func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undo
 			g := slotGrant{at: given, token: Token(a.Token), job: a.Job, worth: out.Worth, each: out.Each, again: err != nil}
 			if err != nil {
 				g.job = "" // a place in a line stays
-			} else if away := awayUntil(call.Rules, r); !away.IsZero() && a.Job != "" {
-				g.away = s.shownBy(ctx, a.Rules[given.from], away, base)
+			} else if a.Job != "" {
+				if away := awayUntil(call.Rules, r); !away.IsZero() {
+					g.away = s.shownBy(ctx, a.Rules[given.from], away, base)
+				}
+				g.park = waitsForLease(call.Rules, r)
 			}
 			by.undo(ctx, g)
 		}
@@ -104,7 +107,7 @@ func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undo
 		}
 		out = joined(out, r, at, counted)
 		if r.Status == limitscripts.Booked || r.Status == limitscripts.TooLate {
-			leaveLeases(ctx, a, all[n+1:], by)
+			leaveLeases(ctx, a, r, all[n+1:], by)
 		}
 		if r.Status != limitscripts.Granted {
 			break
@@ -284,11 +287,8 @@ func moved(promoted []limitscripts.Promotion, at slotCalls) []limitscripts.Promo
 	return promoted
 }
 
-// awayUntil is how long a job that this slot refused keeps its order in the slots before. It is
-// zero when it keeps none: a job that waits for a gate has no place anywhere. A job that waits for
-// a lease is promised the end of one, and all behind it would be told to come after that. But most leases
-// are given back long before they end. The line for them keeps the order of those who wait there, and a job that comes later
-// may go first on a narrower key.
+// awayUntil is how long a job that this slot refused keeps its turn in the slots before. It is
+// zero when it keeps none: a job that waits for a gate has no place anywhere, and one that waits for a lease is parked, see waitsForLease.
 func awayUntil(asked []limitscripts.RuleCall, r limitscripts.AcquireReply) time.Time {
 	if r.Status != limitscripts.Booked || r.Rule == 0 || !isRate(asked[r.Rule-1]) {
 		return time.Time{}
@@ -304,12 +304,20 @@ func (s clusterStore) shownBy(ctx context.Context, rule limitscripts.RuleCall, a
 	return at
 }
 
-// leaveLeases takes a job that waits elsewhere out of the lines for leases in other slots. A free lease
-// would be kept for it there for a second, and nobody else get it.
-func leaveLeases(ctx context.Context, a limitscripts.AcquireArgs, wider []slotCalls, by undoer) {
+// waitsForLease says that a job waits for a lease here. In the slots before it is parked. A turn there would be promised the end of a lease, and
+// all behind it would be told to come after that, but most leases are given back long before they end. Without any place there, who is
+// offered a lease would have to join the lines of those slots, which are refused here, because others wait for leases: nobody would go.
+func waitsForLease(asked []limitscripts.RuleCall, r limitscripts.AcquireReply) bool {
+	return r.Status == limitscripts.Booked && r.Rule > 0 && !isRate(asked[r.Rule-1])
+}
+
+// leaveLeases parks a job that waits elsewhere in the lines for leases in other slots. A free lease would be kept for it there for a
+// second, and nobody else get it. When it waits for a gate, or not at all, it leaves them.
+func leaveLeases(ctx context.Context, a limitscripts.AcquireArgs, refused limitscripts.AcquireReply, wider []slotCalls, by undoer) {
+	waits := refused.Status == limitscripts.Booked && refused.Rule > 0
 	for _, at := range wider {
 		if a.Job != "" && a.Rules[at.from].Kind == limitscripts.Leases {
-			by.undo(ctx, slotGrant{at: at, job: a.Job}) // there is no grant
+			by.undo(ctx, slotGrant{at: at, job: a.Job, park: waits}) // there is no grant
 		}
 	}
 }

@@ -195,3 +195,70 @@ func TestClusterJobThatWaitsForItsPhoneHoldsNoLease(t *testing.T) {
 	ask("b", false, "phone")
 	ask("c", true, "")
 }
+
+// A job that is offered a lease passes those who wait for the provider: it had a permit there before it had to wait for the lease. If the
+// provider has none at that moment, the job keeps its place for the lease, too, and the next one is told to come. Otherwise nobody would go:
+// who is offered a lease would be behind the line at the provider, and the first of that line behind the line for leases.
+func TestClusterJobsThatWaitForLeasesAreNotHeldUpByALineForARate(t *testing.T) {
+	t.Parallel()
+	s := sceneOn(t, redistest.StartCluster(t, 3))
+	provider, slots := s.limiter("provider", throttle.Sliding(1, 10*time.Second)), s.limiter("slots", throttle.Concurrent(1, 2*time.Hour))
+	p := newPolicy(t, s.limiter("phone", throttle.Sliding(1, time.Second)), provider, slots)
+	ask := func(job string, granted bool, by string) throttle.Decision {
+		t.Helper()
+		d := s.redeem(p, throttle.Request{Key: "phone of " + job, Cost: 1, Job: job, More: []throttle.KeyCost{{Key: "acme", Cost: 1}, {Key: "line", Cost: 1}}})
+		if d.Granted != granted || !granted && d.Rule != by {
+			t.Fatalf("%s after %v: granted %v by rule %q at %v, want %v and %q", job, s.now.Sub(start), d.Granted, d.Rule, d.At.Sub(start), granted, by)
+		}
+		return d
+	}
+	hold := func() throttle.Decision {
+		t.Helper()
+		d, err := slots.TryAcquire(t.Context(), "line", 1)
+		if err != nil || !d.Granted {
+			t.Fatalf("TryAcquire = %v, %v, want a lease", d, err)
+		}
+		return d
+	}
+	release := func(d throttle.Decision, next string) {
+		t.Helper()
+		turns, err := slots.Policy().Release(t.Context(), d)
+		if turn := soleTurn(t, turns); err != nil || turn.Job != next {
+			t.Fatalf("Release = %+v, %v, want that %s is told to come", turns, err, next)
+		}
+	}
+	spend := func() {
+		t.Helper()
+		if d, err := provider.TryAcquire(t.Context(), "acme", 1); err != nil || !d.Granted {
+			t.Fatalf("TryAcquire = %v, %v, want a permit", d, err)
+		}
+	}
+	held := hold()
+	ask("a", false, "slots")
+	ask("b", false, "slots")
+	spend()
+	ask("c", false, "provider")
+	s.at(10 * time.Second)
+	release(held, "a")
+	a := ask("a", true, "")
+	ask("c", false, "provider") // until 20 s
+	s.at(15 * time.Second)
+	turns, err := p.Release(t.Context(), a)
+	if turn := soleTurn(t, turns); err != nil || turn.Job != "b" {
+		t.Fatalf("Release = %+v, %v, want that b is told to come", turns, err)
+	}
+	b := ask("b", false, "provider")
+	if want := start.Add(20 * time.Second); !b.At.Equal(want) {
+		t.Fatalf("b is told %v, want 20 s: it is before c", b.At.Sub(start))
+	}
+	other := throttle.Request{Key: "line", Cost: 1, Job: "of another policy"}
+	held = s.redeem(slots.Policy(), other)
+	s.want(held, true, 15*time.Second)
+	other.Job = "behind b"
+	s.by(s.redeem(slots.Policy(), other), "slots", 15*time.Second+2*time.Hour)
+	s.at(20 * time.Second)
+	ask("b", false, "slots")
+	release(held, "b")
+	ask("b", true, "")
+	ask("c", false, "provider")
+}

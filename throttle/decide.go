@@ -189,7 +189,7 @@ func (a *acquisition) makeAnew(ctx context.Context, t *storeCall) {
 func (a *acquisition) undo(ctx context.Context, g slotGrant) {
 	p, r := a.p, a.r
 	r.Token, r.Job, r.grant = g.token, g.job, grant{worth: g.worth}
-	f := refund{p: p, ids: p.rules.ids(r), r: r, at: g.at, away: g.away, once: true}
+	f := refund{p: p, ids: p.rules.ids(r), r: r, at: g.at, away: g.away, park: g.park, once: true}
 	soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
 	back, err := f.in(soon, storeCall{rules: p.rules, store: p.store, keys: byRequest(&a.r), limits: a.limits})

@@ -99,7 +99,7 @@ func (p *Policy) giveBack(ctx context.Context, r Request, after placeAfter) {
 
 // giveBackLater repeats a refund in the background, for as long as a grant by these limits counts.
 func (p *Policy) giveBackLater(ctx context.Context, f refund, limits []limitInForce) {
-	f.r.Job, f.after, f.away, f.once = "", noPlace, time.Time{}, false
+	f.r.Job, f.after, f.away, f.park, f.once = "", noPlace, time.Time{}, false, false
 	counts := lostFor
 	for _, by := range limits {
 		if by.IsConcurrent() || f.r.grant.by != nil { // a permit whose instant is not stated is found for a minute only
@@ -178,6 +178,7 @@ type refund struct {
 	// Of a grant in one slot of a Cluster, whose other slots have none:
 	at   slotCalls // the rules of the slot; zero for all rules
 	away time.Time // until when the job keeps its turn there; zero for no turn
+	park bool      // the job is parked there
 	once bool      // the client does not repeat the call, and Redis need not know the token for longer than a minute
 }
 
@@ -234,7 +235,7 @@ func (f refund) in(ctx context.Context, t storeCall) (out refunded, err error) {
 		at.to = len(calls)
 	}
 	f.r.grant.addTo(calls, p, f.r.Key)
-	args := limitscripts.CancelArgs{Rules: calls[at.from:at.to], Policy: p.name, Token: uint64(f.r.Token), Job: f.r.Job, Away: f.away, Once: f.once}
+	args := limitscripts.CancelArgs{Rules: calls[at.from:at.to], Policy: p.name, Token: uint64(f.r.Token), Job: f.r.Job, Away: f.away, Park: f.park, Once: f.once}
 	for i := range args.Rules {
 		if f.once {
 			args.Rules[i].Until = time.UnixMicro(1) // nobody states the instant

@@ -45,6 +45,7 @@ type slotGrant struct {
 	worth []int64   // by rule of the whole call
 	each  []time.Time
 	away  time.Time // until when the job keeps its turn there, by the clock of the slot's server; zero for no turn
+	park  bool      // the job is parked there
 	again bool      // the call failed, and may be repeated with the same token: its caller sees to it that the grant goes back
 }
 

@@ -19,6 +19,7 @@ type CancelArgs struct {
 	Back   bool // the job gets the first place in the line for its grant
 
 	Away time.Time // or the first turn, until this instant: a rule in another slot refuses
+	Park bool      // or the first place in each line, parked; a place that it has is parked, too, also without a Token
 	Once bool      // the client must not repeat it by itself: the error then says whether it may have run
 }
 
@@ -37,7 +38,10 @@ var cancelScript = luascripts.NewScript("limit/cancel")
 // Cancel runs cancel.lua.
 func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, error) {
 	back := int64(luascripts.Flag(a.Back))
-	if !a.Away.IsZero() {
+	switch {
+	case a.Park:
+		back = -1
+	case !a.Away.IsZero():
 		back = luascripts.Instant(a.Away)
 	}
 	call := cancelScript.Call(keysOfRules(a.Rules, a.Policy), grantArgs([]any{luascripts.TokenText(a.Token), a.Job, back}, a.Rules)...)

@@ -194,3 +194,44 @@ func TestTurnForAnotherSlotIsKept(t *testing.T) {
 		}
 	}
 }
+
+// A job that waits in another slot is parked here: those behind it are told to come, and it keeps its ticket. So is one whose grant comes back,
+// before all others.
+func TestParkedForAnotherSlot(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.StartTimed(t)
+	rules := one(NewLimitKeys("hw", "provider", "p"), Numbers{Kind: Sliding, Permits: 1, Window: time.Minute}, 1)
+	token := uint64(0)
+	call := func(job string, want Status, at time.Duration) {
+		t.Helper()
+		token++
+		r, err := Acquire(t.Context(), rdb, AcquireArgs{Rules: rules, Policy: "p", Token: token, Job: job, Mode: GrantOrBook, MaxWait: -1})
+		if err != nil || r.Status != want || !r.At.Equal(start.Add(at)) {
+			t.Errorf("%s: %+v, %v, want status %d after %v", job, r, err, want, at)
+		}
+	}
+	park := func(token uint64, job string, promoted string) {
+		t.Helper()
+		r, err := Cancel(t.Context(), rdb, CancelArgs{Rules: rules, Policy: "p", Token: token, Job: job, Park: true})
+		if err != nil || len(r.Promoted) > 1 || promoted != "" && (len(r.Promoted) == 0 || r.Promoted[0].Job != promoted) {
+			t.Errorf("%s: %+v, %v, want that %q is told to come", job, r, err, promoted)
+		}
+	}
+	call("spends", Granted, 0)
+	call("a", Booked, time.Minute)
+	call("b", Booked, 2*time.Minute)
+	rdb.SetTime(start.Add(time.Minute))
+	park(0, "a", "b")
+	park(0, "nobody", "")
+	call("b", Granted, time.Minute)
+	call("c", Booked, 2*time.Minute)
+	call("a", Booked, 2*time.Minute) // before c
+	call("c", Booked, 3*time.Minute)
+	rdb.SetTime(start.Add(2 * time.Minute))
+	call("a", Granted, 2*time.Minute)
+	park(token, "a", "c")
+	call("c", Granted, 2*time.Minute) // it is not held up
+	call("d", Booked, 3*time.Minute)
+	call("a", Booked, 3*time.Minute) // before d
+	call("d", Booked, 4*time.Minute)
+}

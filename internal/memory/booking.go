@@ -17,6 +17,11 @@ func (c *call) cancel(a limitscripts.CancelArgs) (given bool) {
 		}
 		switch {
 		case a.Job == "":
+		case a.Park:
+			rule.findTicket()
+			if rule.stepAside(c.now); rule.place == nowhere && held > 0 && given {
+				rule.joinAt(parked, rule.firstTicket(), at)
+			}
 		case !a.Back:
 			rule.leave()
 		case held <= 0 || !given: // a copy of this call finds nothing given: it must not take the place away

@@ -43,7 +43,7 @@ func (s *Store) runLocked(now int64, rules []limitscripts.RuleCall, policy, job 
 			rule.ruleClosed = t.UnixMicro()
 		}
 		rule.open()
-		if rule.turns = &rule.none; len(rules) > 1 {
+		if rule.turns = &rule.none; policy != "" {
 			rule.turns = rule.key.turns(policy)
 		}
 	}

@@ -26,7 +26,7 @@ type ruleCall struct {
 	closed      int64  // until when the key or the rule is closed; 0 when open
 	state       state  // as the numbers see it
 	turns       *set   // of the call's policy
-	none        set    // the turns where the call has one rule
+	none        set    // the turns where the policy has one rule
 	member      string // the job as a member of the line, "cost:job"; "" when the call is nobody's
 
 	view        view

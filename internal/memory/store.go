@@ -287,9 +287,6 @@ func (s *Store) Close(a limitscripts.CloseArgs) limitscripts.CloseReply {
 	var r limitscripts.CloseReply
 	now, no := s.on(a.Rules, a.Policy, a.Job, func(c *call) {
 		r.Status = limitscripts.Granted
-		if a.Policy != "" { // a single rule may be the first of several
-			c.rules[0].turns = c.rules[0].key.turns(a.Policy)
-		}
 		shut := &c.rules[a.Rule-1]
 		if a.For > 0 {
 			r.Until = instantOf(c.close(shut, micros(a.For)))

@@ -152,11 +152,18 @@ func (w *twin) cancel() {
 	if grants := w.sureGrants(); len(grants) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
 		h := rapid.SampledFrom(grants).Draw(w.T, "held")
 		a.Token, a.Rules, a.Policy, a.Job = h.token, w.ruleCallsOf(h), w.name(h.policy), h.job
-		a.Back = !w.calm && h.job != "" && rapid.Bool().Draw(w.T, "back")
+		switch back := rapid.IntRange(0, 3).Draw(w.T, "back"); {
+		case w.calm || h.job == "":
+		case back == 1:
+			a.Park = true
+		case back > 1:
+			a.Back = true
+		}
 	} else {
 		policy, name := w.drawPolicy()
 		a.Rules, a.Policy, a.Job = w.ruleCalls(policy), name, w.job(policy)
-		if rapid.IntRange(0, 2).Draw(w.T, "under way") == 0 {
+		a.Park = !w.calm && rapid.IntRange(0, 3).Draw(w.T, "park") == 0
+		if !a.Park && rapid.IntRange(0, 2).Draw(w.T, "under way") == 0 {
 			w.tokens++
 			a.Token = w.tokens
 			h := &held{token: a.Token, job: a.Job, policy: policy, worth: make([]int64, len(a.Rules)), at: w.now}

@@ -187,5 +187,6 @@ end
 
 return {
   ALL_TURNS = ALL_TURNS, NO_TURNS = NO_TURNS, HELD_TURNS = HELD_TURNS,
-  find_ticket_alone = find_ticket_alone, first_ticket = first_ticket, join_at = join_at, take_places = take_places,
+  find_ticket_alone = find_ticket_alone, first_ticket = first_ticket, join_at = join_at, step_aside = step_aside,
+  take_places = take_places,
 }
