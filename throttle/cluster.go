@@ -266,7 +266,7 @@ func joined(out, r limitscripts.AcquireReply, at slotCalls, counted time.Time) l
 	if r.From.After(out.From) {
 		out.From = r.From
 	}
-	if out.Promised.IsZero() || r.Status != limitscripts.Granted && !r.Promised.IsZero() {
+	if r.Promised.After(out.Promised) || r.Status != limitscripts.Granted && !r.Promised.IsZero() {
 		out.Promised = r.Promised
 	}
 	out.Fence = max(out.Fence, r.Fence)
