@@ -304,9 +304,9 @@ func (s clusterStore) shownBy(ctx context.Context, rule limitscripts.RuleCall, a
 	return at
 }
 
-// waitsForLease says that a job waits for a lease here. In the slots before it is parked. A turn there would be promised the end of a lease, and
-// all behind it would be told to come after that, but most leases are given back long before they end. Without any place there, who is
-// offered a lease would have to join the lines of those slots, which are refused here, because others wait for leases: nobody would go.
+// waitsForLease says that a job waits for a lease here. Then it is parked in the slots before. With a turn there it would put off all behind it
+// until the end of a lease, and most leases are given back long before they end. Without any place there it would join the end of those lines when
+// a lease is offered to it. The first jobs of those lines are refused here, because others wait for leases. So nobody would go.
 func waitsForLease(asked []limitscripts.RuleCall, r limitscripts.AcquireReply) bool {
 	return r.Status == limitscripts.Booked && r.Rule > 0 && !isRate(asked[r.Rule-1])
 }

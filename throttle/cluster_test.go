@@ -196,9 +196,8 @@ func TestClusterJobThatWaitsForItsPhoneHoldsNoLease(t *testing.T) {
 	ask("c", true, "")
 }
 
-// A job that is offered a lease passes those who wait for the provider: it had a permit there before it had to wait for the lease. If the
-// provider has none at that moment, the job keeps its place for the lease, too, and the next one is told to come. Otherwise nobody would go:
-// who is offered a lease would be behind the line at the provider, and the first of that line behind the line for leases.
+// A job gets a lease offered. It passes the jobs that wait for the provider, because the provider had admitted it before. When the provider
+// has no permit for it now, it keeps its place for the lease, and the next job is told to come.
 func TestClusterJobsThatWaitForLeasesAreNotHeldUpByALineForARate(t *testing.T) {
 	t.Parallel()
 	s := sceneOn(t, redistest.StartCluster(t, 3))

@@ -371,7 +371,7 @@ func TestBookedUniqueTask(t *testing.T) {
 // booked, enqueued and run once.
 func TestBookedThroughLostReplies(t *testing.T) {
 	t.Parallel()
-	const n, window = 9, time.Second
+	const n, window = 15, time.Second
 	r, seen := newRig(t), &runs{}
 	policy := phone("sms", window)
 	pool, _ := r.start(seen.handler(), policies(policy))
@@ -413,6 +413,9 @@ func TestBookedThroughLostReplies(t *testing.T) {
 		if got := seen.count(task.Info.ID); got != 1 {
 			t.Errorf("%s ran %d times, want once", task.Info.ID, got)
 		}
+	}
+	if got := seen.ids(); !slices.IsSorted(got) {
+		t.Errorf("they ran in the order %v", got)
 	}
 	r.wantGaps(seen, window)
 	r.wantQueue(n+1, 0, 0)

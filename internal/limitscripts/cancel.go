@@ -9,8 +9,7 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// CancelArgs are the arguments of cancel.lua. A zero Token means that there is
-// only a booking, an empty Job that there is none.
+// CancelArgs are the arguments of cancel.lua. With a zero Token there is no grant. With an empty Job there is no booking.
 type CancelArgs struct {
 	Rules  []RuleCall
 	Policy string

@@ -41,7 +41,7 @@ type PeekReply struct {
 	Now     time.Time
 	Free    int
 	Next    time.Time     // when the newcomer would go
-	Life    time.Duration // until the ledger is forgotten; 0 when there is none
+	Life    time.Duration // how long the ledger is kept from now on; 0 without a ledger
 	Closed  time.Time     // until when the key or its rule is closed; zero for not
 	Own     time.Time     // until when the key itself is closed; zero for not
 	Held    Held          // for a job of this cost
