@@ -40,6 +40,7 @@ type Fault struct {
 	jumpsForGood  bool            // the clock of Redis never comes back to where it was
 	clocksWorkers bool            // the clocks of worker processes can be set
 	takes         time.Duration   // by the gateway for a message; 0 for gatewayTakes
+	bySlots       bool            // all slots of `concurrent` are taken, and hold up more than the provider's rate does
 	refuses       bool            // the gateway of the run refuses a message now and then, as that of a soak
 	atWorkers     bool            // strikes do not touch replies of Redis: they explain no message that is sent again
 	every         time.Duration   // from the end of a strike to the next one, on average
@@ -50,6 +51,8 @@ type Fault struct {
 }
 
 const deployAbout = "worker processes are replaced one by one by those of another release, now and then with another policy, while limits change"
+
+const slowProviderAbout = "nothing happens, but messages take so long that all slots are taken, and more wait for one"
 
 const workerClockAbout = "the clock of a worker process jumps by 1 to 4 s or an hour, forward or back, and some seconds later to where it was"
 
@@ -62,6 +65,10 @@ func All() []Fault {
 	snapshots := []redisserver.Option{redisserver.Arg("save", "1", "1")}
 	return []Fault{
 		{Name: "none", About: "nothing happens: what to compare the others on one server with", Long: time.Minute, start: alone("one server")},
+		{
+			Name: "slow-provider", About: slowProviderAbout, Long: 4 * time.Minute, start: alone("one server"),
+			takes: takesAllSlots, bySlots: true,
+		},
 		{
 			Name: "workers", About: "again and again a worker process is killed, stands still for 3 s, or is stopped cleanly",
 			Long: 4 * time.Minute, start: alone("one server"), atWorkers: true, every: time.Second, strike: strikeWorkers,
@@ -186,6 +193,10 @@ func All() []Fault {
 			strike: failover(false),
 		},
 		{Name: "cluster-none", About: "nothing happens on a cluster", Long: time.Minute, start: cluster},
+		{
+			Name: "cluster-slow-provider", About: slowProviderAbout + ", on a cluster", Long: 4 * time.Minute, start: cluster,
+			takes: takesAllSlots, bySlots: true,
+		},
 		{
 			Name: "cluster-deploy", About: deployAbout + ", on a cluster",
 			Long: 4 * time.Minute, start: cluster, atWorkers: true, every: 2 * time.Second, strike: strikeDeploy,
@@ -457,6 +468,10 @@ func hours(r *run) time.Duration { return time.Duration(len(r.strikes)+1) * time
 // takesLong is how long the gateway works on a message where tasks must be active at most instants: asynq looks for
 // those of dead processes once a minute, and all that a second's limit lets through may be sent at its begin.
 const takesLong = 400 * time.Millisecond
+
+// takesAllSlots is how long the gateway works on a message where slots hold up more than the provider's rate: they let 71 % of that
+// rate through then. The schedule adds a message each second, also when the load is over: it must be sent before the next one comes.
+const takesAllSlots = 700 * time.Millisecond
 
 // workerClockKinds are how many ways there are to set the clock of a worker process.
 const workerClockKinds = 4

@@ -28,7 +28,7 @@ type load struct {
 }
 
 // loadOf is the load of a run. A little more comes than the provider takes, so that something always waits. On a cluster there are
-// slots as well, in a third hash slot.
+// slots as well, in a third hash slot; on one server only where they are to hold messages up.
 func loadOf(s Spec, cluster bool) load {
 	rate := float64(s.Rate)
 	refusals := e2e.Faults{TooMany: percent, After: 2 * time.Second, Unavailable: percent, Seed: s.Seed}
@@ -37,8 +37,8 @@ func loadOf(s Spec, cluster bool) load {
 			refusals = e2e.Faults{}
 		}
 		policies, others := usualPolicies, otherPolicies
-		if cluster {
-			policies, others = clusterPolicies, otherClusterPolicies
+		if cluster || s.Fault.bySlots {
+			policies, others = slotPolicies, otherSlotPolicies
 		}
 		return load{
 			policies: policies, otherPolicies: others, types: []string{e2e.TaskType},
@@ -88,7 +88,7 @@ policies:
 `, lower(rate))
 }
 
-func clusterPolicies(phone string, rate int) string {
+func slotPolicies(phone string, rate int) string {
 	return fmt.Sprintf(`
 rules:
   phone:    {limit: %s, key: $.to}
@@ -99,7 +99,7 @@ policies:
 `, phone, rate, slotsOf(rate))
 }
 
-func otherClusterPolicies(rate int) string {
+func otherSlotPolicies(rate int) string {
 	return fmt.Sprintf(`
 rules:
   phone:    {limit: 1/3s, key: $.to}

@@ -71,7 +71,7 @@ type Report struct {
 
 	Clear Clear `json:"clear"`
 
-	Used    float64         `json:"used"`      // what was sent during the load, of what the provider's limit lets through
+	Used    float64         `json:"used"`      // what was sent during the load, of what the provider's rate, or the slots, let through
 	Stall   time.Duration   `json:"stall_ns"`  // longest time without a message at the gateway, during the load
 	Stalls  []time.Duration `json:"stalls_ns"` // the same for each strike, until five seconds after it; sorted
 	Back    []time.Duration `json:"back_ns"`   // from the end of a strike until the provider's limit was used again, if that was before the next one; sorted
@@ -339,7 +339,7 @@ func (r *run) left() (leftover, error) {
 						l.IDs[m.ID] = true
 					}
 					orphan := r.spec.leaveOrphans && t.State == asynq.TaskStateActive && sent[m.ID]
-					if !orphan && !strings.HasPrefix(m.ID, tickPrefix) {
+					if !orphan && !r.mayWait(m.ID) {
 						*state++
 					}
 				}
@@ -350,6 +350,13 @@ func (r *run) left() (leftover, error) {
 		}
 	}
 	return l, nil
+}
+
+// mayWait says that a message may wait at the end: the schedule goes on when the load is over.
+func (r *run) mayWait(id string) bool {
+	text, tick := strings.CutPrefix(id, tickPrefix)
+	at, err := strconv.ParseInt(text, 10, 64)
+	return tick && err == nil && (r.spec.leaveOrphans || !time.Unix(at, 0).Before(r.began.Add(r.spec.For)))
 }
 
 // messages counts what was sent, lost and sent again.
@@ -466,7 +473,15 @@ func (r *run) pace(rep *Report, arrivals []e2e.Arrival) {
 	}
 	slices.Sort(stalls)
 	rep.Back = r.back(arrivals)
-	rep.Stalls, rep.Used = stalls, float64(limited)/(float64(r.spec.Rate)*r.spec.For.Seconds())
+	rep.Stalls, rep.Used = stalls, float64(limited)/(r.letThrough()*r.spec.For.Seconds())
+}
+
+// letThrough is how many messages a second the limits let through.
+func (r *run) letThrough() float64 {
+	if f := r.spec.Fault; f.bySlots {
+		return float64(slotsOf(r.spec.Rate)) / f.takes.Seconds()
+	}
+	return float64(r.spec.Rate)
 }
 
 func earlier(a, b time.Time) time.Time {
