@@ -46,7 +46,7 @@ func inLine(t *testing.T, p *throttle.Policy, keys ...string) (lengths []int) {
 // that its end is behind 10 s, that job is booked at its end.
 func TestBookLastRuleAtAJointInstant(t *testing.T) {
 	t.Parallel()
-	s := newSceneOnOne(t, acrossSlots)
+	s := newSceneOnOne(t, "on a Cluster a job does not see the places of others for its phone")
 	p := sms(t, s.rdb, throttle.Config{})
 	ask := func(phone, job string) throttle.Booking {
 		t.Helper()

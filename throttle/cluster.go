@@ -78,7 +78,7 @@ func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undo
 	var earliest time.Time // of the grants
 	for n, at := range all {
 		call := limitscripts.Call{AcquireArgs: a}
-		call.Rules, call.Mode = a.Rules[at.from:at.to], modeAt(a.Mode, a.Rules[at.to:])
+		call.Rules, call.Mode, call.Later = a.Rules[at.from:at.to], modeAt(a.Mode, a.Rules[at.to:]), at.to < len(a.Rules)
 		if n > 0 {
 			call.Inline = min(a.Inline, max(0, earliest.Add(slack(a.Rules[:at.from])).Sub(out.Now)))
 		}
@@ -89,13 +89,17 @@ func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undo
 		}
 		for _, given := range all[:slotsToUndo(n, r.Status, err)] {
 			g := slotGrant{at: given, token: Token(a.Token), job: a.Job, worth: out.Worth, each: out.Each, again: err != nil}
-			if err != nil {
-				g.job = "" // a place in a line stays
-			} else if a.Job != "" {
+			switch {
+			case a.Job == "":
+			case err == nil:
 				if away := awayUntil(call.Rules, r); !away.IsZero() {
 					g.away = s.shownBy(ctx, a.Rules[given.from], away, base)
 				}
 				g.park = waitsForLease(call.Rules, r)
+			case given != at:
+				g.park = true // it finds its place again when it comes again
+			default:
+				g.job = "" // the place that it may have here stays
 			}
 			by.undo(ctx, g)
 		}

@@ -196,6 +196,57 @@ func TestClusterJobThatWaitsForItsPhoneHoldsNoLease(t *testing.T) {
 	ask("c", true, "")
 }
 
+// Jobs of a phone that the provider refuses, in another slot, keep their order there, in whatever order they come.
+func TestClusterKeepsTheOrderOfAPhone(t *testing.T) {
+	t.Parallel()
+	s := sceneOn(t, redistest.StartCluster(t, 3))
+	p := newPolicy(t, s.limiter("phone", throttle.Sliding(3, time.Minute)), s.limiter("provider", throttle.Sliding(3, time.Minute)))
+	phone := p.Rules()[0]
+	s.want(s.try(phone, 3), true, 0)
+	for _, job := range []string{"a", "b", "c"} {
+		s.by(s.redeem(p, jobRequest(2, key, job)), "phone", time.Minute)
+	}
+	s.at(50 * time.Second)
+	for range 3 {
+		s.want(s.redeem(p, jobRequest(2, "B", "spends the provider")), true, 50*time.Second)
+	}
+	s.at(time.Minute)
+	for _, job := range []string{"a", "c", "b"} {
+		s.by(s.redeem(p, jobRequest(2, key, job)), "provider", 110*time.Second)
+	}
+	s.at(105 * time.Second)
+	s.want(s.try(phone, 2), true, 105*time.Second) // one is left
+	s.at(110 * time.Second)
+	s.by(s.redeem(p, jobRequest(2, key, "newcomer")), "phone", 170*time.Second)
+	s.by(s.redeem(p, jobRequest(2, key, "c")), "phone", 165*time.Second)
+	s.by(s.redeem(p, jobRequest(2, key, "b")), "phone", 165*time.Second)
+	s.want(s.redeem(p, jobRequest(2, key, "a")), true, 110*time.Second)
+}
+
+// A job that fails because the provider's server is away keeps its ticket at its phone.
+func TestClusterKeepsThePlaceOfAJobThatFails(t *testing.T) {
+	t.Parallel()
+	raw, away := redistest.StartCluster(t, 3), &unreachable{tag: "{provider}"}
+	raw.AddHook(away)
+	s := sceneOn(t, raw)
+	p := s.pair(throttle.Sliding(100, time.Minute))
+	phone := p.Rules()[0]
+	s.want(s.try(phone, 1), true, 0)
+	s.by(s.redeem(p, jobRequest(2, key, "fails")), "phone", time.Minute)
+	s.at(time.Minute)
+	away.on.Store(true)
+	if _, err := p.Redeem(t.Context(), jobRequest(2, key, "fails")); !errors.Is(err, throttle.ErrUnavailable) {
+		t.Fatalf("Redeem = %v, want %v", err, throttle.ErrUnavailable)
+	}
+	away.on.Store(false)
+	s.want(s.try(phone, 1), true, time.Minute) // it holds up nobody
+	s.by(s.redeem(p, jobRequest(2, key, "newcomer")), "phone", 2*time.Minute)
+	s.by(s.redeem(p, jobRequest(2, key, "fails")), "phone", 2*time.Minute)
+	s.at(2 * time.Minute)
+	s.by(s.redeem(p, jobRequest(2, key, "newcomer")), "phone", 3*time.Minute)
+	s.want(s.redeem(p, jobRequest(2, key, "fails")), true, 2*time.Minute)
+}
+
 // A job gets a lease offered. It passes the jobs that wait for the provider, because the provider had admitted it before. When the provider
 // has no permit for it now, it keeps its place for the lease, and the next job is told to come.
 func TestClusterJobsThatWaitForLeasesAreNotHeldUpByALineForARate(t *testing.T) {

@@ -159,7 +159,13 @@ func (f *fallback) decide(ctx context.Context, a *acquisition) error {
 		return err
 	case ForWorkers.Answered(err): // and charged nothing
 		f.available()
-		return f.withoutRedis(ctx, a)
+		err = f.withoutRedis(ctx, a)
+		if _, sharded := a.p.store.store.(clusterStore); sharded && a.d.Granted && a.r.Job != "" { // it needs the places no more that some slots gave it
+			r := a.r
+			r.Token, r.grant = 0, grant{}
+			go withdrawFromRedis(context.WithoutCancel(ctx), a.p, r) // ends as in afterSilence
+		}
+		return err
 	}
 	return f.afterSilence(ctx, a)
 }

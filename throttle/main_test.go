@@ -51,10 +51,6 @@ func newScene(t *testing.T) *scene {
 	return sceneOn(t, redistest.Client(t))
 }
 
-// acrossSlots is why a test of a policy is of one Redis: each hash slot of a Cluster decides by itself, so the second
-// rule is not asked after a refusal by the first, whose permits are given back after a refusal by the second.
-const acrossSlots = "one script decides by all rules"
-
 // newSceneOnOne is [newScene] on one Redis in any case, and says why.
 func newSceneOnOne(t *testing.T, why string, opts ...redistest.Option) *scene {
 	t.Helper()

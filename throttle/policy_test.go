@@ -98,18 +98,28 @@ func (s *scene) available(p *throttle.Policy, r throttle.Request, want ...int) {
 // nobodyWaits checks that no line and no turn is left.
 func (s *scene) nobodyWaits() {
 	s.Helper()
-	for _, k := range redistest.Keys(s, s.raw, "hw:*") {
-		if strings.HasSuffix(k, ":line") || strings.Contains(k, ":turns:") {
-			s.Errorf("%q is left, want no line when nobody waits", k)
-		}
+	for _, k := range linesLeft(s.T, s.raw) {
+		s.Errorf("%q is left, want no line when nobody waits", k)
 	}
+}
+
+// linesLeft are the lines and turns with more in them than tickets of jobs that were granted in one hash slot of a Cluster. Those are gone
+// within seconds, see limitscripts.TestTicketForALaterSlotIsForgotten.
+func linesLeft(t *testing.T, raw redis.UniversalClient) []string {
+	t.Helper()
+	return slices.DeleteFunc(redistest.Keys(t, raw, "hw:*"), func(k string) bool {
+		if !strings.HasSuffix(k, ":line") {
+			return !strings.Contains(k, ":turns:")
+		}
+		return !slices.ContainsFunc(raw.ZRange(t.Context(), k, 0, -1).Val(), func(m string) bool { return m != "granted" && !strings.HasPrefix(m, "~") })
+	})
 }
 
 // A grant takes from all rules; a refusal takes from none, and names the first
 // that refuses and its instant.
 func TestPolicyTakesFromAllOrNone(t *testing.T) {
 	t.Parallel()
-	s := newSceneOnOne(t, acrossSlots)
+	s := newSceneOnOne(t, "a refusal on a Cluster does not say what is left in other hash slots")
 	phone, tenant := s.limiter("phone", throttle.Sliding(1, time.Minute)), s.limiter("tenant", throttle.Sliding(2, time.Minute))
 	provider := s.limiter("provider", throttle.Sliding(3, time.Minute))
 	three, two := newPolicy(t, phone, tenant, provider), newPolicy(t, phone, provider)
@@ -278,7 +288,7 @@ func TestPolicyCountsLineAndTurnsByTheirCosts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSceneOnOne(t, acrossSlots)
+			s := newScene(t)
 			p := newPolicy(t, s.limiter("phone", tt.phone), s.limiter("provider", tt.provider))
 			s.want(s.redeem(p, jobRequest(2, "B", "spends the provider")), true, 0)
 			tt.run(s, p, func(job string, cost int) throttle.Decision {
@@ -294,7 +304,7 @@ func TestPolicyCountsLineAndTurnsByTheirCosts(t *testing.T) {
 // counted by tickets, of which those in the line and those of the turns lie between each other.
 func TestPolicyOfMixedCostsKeepsItsOrder(t *testing.T) {
 	t.Parallel()
-	s := newSceneOnOne(t, acrossSlots)
+	s := newScene(t)
 	phone := s.limiter("phone", throttle.Sliding(100, time.Minute))
 	p := newPolicy(t, phone, s.limiter("provider", throttle.Sliding(1000, time.Minute)))
 	job := func(i int) throttle.Request {
@@ -325,7 +335,7 @@ func TestPolicyOfMixedCostsKeepsItsOrder(t *testing.T) {
 // waiting for the provider, and it keeps its turn.
 func TestPolicyWaitsWhereItIsRefusedNow(t *testing.T) {
 	t.Parallel()
-	s := newSceneOnOne(t, acrossSlots)
+	s := newSceneOnOne(t, "on a Cluster a job that its phone refuses keeps its place at the provider until it is late there")
 	p := s.pair(throttle.Sliding(1, time.Minute))
 	s.want(s.redeem(p, jobRequest(2, "B", "spends the provider")), true, 0)
 	s.by(s.redeem(p, jobRequest(2, key, "a")), "provider", time.Minute)

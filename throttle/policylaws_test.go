@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -203,10 +202,8 @@ func TestPolicyLaws(t *testing.T) {
 			}
 		}
 		c.drain()
-		for _, k := range redistest.Keys(t, s.raw, "hw:*") {
-			if strings.HasSuffix(k, ":line") || strings.Contains(k, ":turns:") {
-				rt.Fatalf("%q is left when all are served: %v", k, s.raw.ZRangeWithScores(t.Context(), k, 0, -1).Val())
-			}
+		for _, k := range linesLeft(t, s.raw) {
+			rt.Fatalf("%q is left when all are served: %v", k, s.raw.ZRangeWithScores(t.Context(), k, 0, -1).Val())
 		}
 	})
 }

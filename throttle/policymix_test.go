@@ -53,7 +53,7 @@ func TestTurnIsKeptByAnotherPolicy(t *testing.T) {
 // Who gets the turn by another policy notes that costs differ: a newcomer of cost 1 passes no turn of cost 5.
 func TestTurnOfAnotherPolicyIsCountedByItsCost(t *testing.T) {
 	t.Parallel()
-	s := newSceneOnOne(t, acrossSlots)
+	s := newScene(t)
 	phone, tenant := s.limiter("phone", throttle.Sliding(6, time.Minute)), s.limiter("tenant", throttle.Sliding(1000, time.Minute))
 	provider := s.limiter("provider", throttle.Sliding(3, 10*time.Minute))
 	one, other := newPolicy(t, phone, provider), newPolicy(t, phone, tenant, provider)

@@ -41,7 +41,7 @@ type undoer interface {
 type slotGrant struct {
 	at    slotCalls // its rules
 	token Token     // zero when there is only a place in a line
-	job   string    // the job whose place is given up, or changed by away or park; empty when there is no place, or it stays as it is
+	job   string    // the job whose place is given up, or that gets one again by away or park; empty when there is no place, or it stays as it is
 	worth []int64   // by rule of the whole call
 	each  []time.Time
 	away  time.Time // until when the job keeps its turn there, by the clock of the slot's server; zero for no turn

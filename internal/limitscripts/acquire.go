@@ -28,6 +28,7 @@ var ErrRetrySingly = errors.New("limitscripts: the call failed among others")
 type AcquireArgs struct {
 	Rules             []RuleCall // narrowest first, 1 to RulesMax; those of kind Leases last
 	Policy            string     // whose turns count; "" for a policy of one rule
+	Later             bool       // a later slot may refuse what is granted here; with a Policy
 	Gate              Gate
 	Token             uint64
 	Job               string
@@ -157,7 +158,8 @@ func (a *AcquireArgs) template() string {
 	}
 	b = append(append(b, a.Gate.text()...), '|')
 	needs := luascripts.Flag(a.HoldAfterFailover) + 2*luascripts.Flag(a.Durable.Replicas > 0)
-	for _, n := range [...]int{luascripts.Flag(a.WantLeft), luascripts.Flag(a.Policy != ""), needs} {
+	turns := luascripts.Flag(a.Policy != "") + luascripts.Flag(a.Policy != "" && a.Later)
+	for _, n := range [...]int{luascripts.Flag(a.WantLeft), turns, needs} {
 		b = append(b, '0'+byte(n), '|')
 	}
 	return string(appendRules(b, a.Rules))
@@ -332,7 +334,7 @@ func (t *CallTemplates) of(a *AcquireArgs) *callTemplate {
 // they have one template.
 func alike(a, b *AcquireArgs) bool {
 	if a.Mode != b.Mode || a.Inline != b.Inline || a.MaxWait != b.MaxWait || a.WantLeft != b.WantLeft || a.HoldAfterFailover != b.HoldAfterFailover ||
-		(a.Durable.Replicas > 0) != (b.Durable.Replicas > 0) || (a.Policy == "") != (b.Policy == "") {
+		(a.Durable.Replicas > 0) != (b.Durable.Replicas > 0) || (a.Policy == "") != (b.Policy == "") || a.Later != b.Later {
 		return false
 	}
 	return alikeRules(a.Rules, b.Rules)

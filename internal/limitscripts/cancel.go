@@ -17,9 +17,11 @@ type CancelArgs struct {
 	Job    string
 	Back   bool // the job gets the first place in the line for its grant
 
-	Away time.Time // or the first turn, until this instant: a rule in another slot refuses
-	Park bool      // or the first place in each line, parked; a place that it has is parked, too, also without a Token
-	Once bool      // the client must not repeat it by itself: the error then says whether it may have run
+	// Or it gets the tickets that it had, because a later slot refuses, unless it has come again since.
+	Away time.Time // with a turn, until this instant
+	Park bool      // or it is parked there; without a Token a place that it has is parked
+
+	Once bool // the client must not repeat it by itself: the error then says whether it may have run
 }
 
 // CancelReply is the answer of cancel.lua, adjust.lua and reset.lua.

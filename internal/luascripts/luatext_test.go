@@ -30,7 +30,7 @@ var textJoins = map[string][]string{
 	"ledger.lua":        {`limit.letter .. ledger.token .. limit.stamp .. kind.value(limit, ledger)`, `letter .. n .. "|" .. W .. "|" .. more .. "|" .. version`}, // all as they came
 	"binary.lua":        {`(format, ...)`, `{ ... }`},
 	"counter.lua":       {`COUNTED .. "ddd"`, `COUNTED .. "ddddd"`, `string.char(ledger.remembered) .. pack(`},
-	"places.lua":        {`"@" .. rule.member`, `"#" .. rule.member`, `"#" .. m`},
+	"places.lua":        {`"@" .. rule.member`, `"#" .. rule.member`, `"#" .. m`, `"~" .. rule.member`},
 	"line.lua":          {`"(" .. int(ticket)`, `"@" .. rule.member`, `"@" .. (m or rule.member)`, `"@" .. member`, `"#" .. rule.member`, `"@" .. m`, `"#" .. m`},
 	"feed.lua":          {`"(" .. int(cursor)`, `"refused:" .. reason`},
 	"list.lua":          {`"(" .. first`},

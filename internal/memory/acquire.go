@@ -114,7 +114,7 @@ func (c *call) acquire(a limitscripts.AcquireArgs, g gate) limitscripts.AcquireR
 			}
 			turns[rule] = rule.turns.len()-len(rule.findDeadTurns()) > own
 		}
-		c.grant(&r, v.at, a.Token)
+		c.grant(&r, v.at, a.Token, a.Later && a.Policy != "")
 		r.Status, r.Rule, r.Promoted = limitscripts.Granted, 0, c.promote(func(rule *ruleCall) bool { return turns[rule] })
 	default:
 		r.Status = limitscripts.Booked
@@ -200,12 +200,19 @@ func (c *call) leave() {
 	}
 }
 
-func (c *call) grant(r *limitscripts.AcquireReply, at int64, token uint64) {
+// grant takes the job out of its lines. Where a later slot may refuse, its tickets are kept.
+func (c *call) grant(r *limitscripts.AcquireReply, at int64, token uint64, later bool) {
 	c.spend(r, at, token)
 	for i := range c.rules {
 		c.rules[i].park()
 	}
-	c.leave()
+	if !later {
+		c.leave()
+		return
+	}
+	for i := range c.rules {
+		c.rules[i].leaveGranted()
+	}
 }
 
 // spend spends permits of all rules.

@@ -17,14 +17,21 @@ func (c *call) cancel(a limitscripts.CancelArgs) (given bool) {
 		}
 		switch {
 		case a.Job == "":
-		case a.Park:
-			rule.findTicket()
-			if rule.stepAside(c.now); rule.place == nowhere && held > 0 && given {
-				rule.joinAt(parked, rule.firstTicket(), at)
-			}
-		case !a.Back:
+		case !a.Back && !a.Park && a.Away.IsZero():
 			rule.leave()
+		case a.Token == 0 && !a.Back:
+			rule.findTicket()
+			rule.stepAside(c.now)
 		case held <= 0 || !given: // a copy of this call finds nothing given: it must not take the place away
+		case a.Park || !a.Away.IsZero():
+			if rule.findTicket(); rule.place != nowhere { // it has come again since, and knows more than this call
+				continue
+			}
+			if a.Park {
+				rule.joinAt(parked, rule.ticketAgain(), at)
+			} else {
+				rule.joinAt(turn, rule.ticketAgain(), max(at, microsOf(a.Away)))
+			}
 		case i == 0:
 			rule.joinAt(waits, rule.firstTicket(), at)
 		default:

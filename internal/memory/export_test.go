@@ -45,6 +45,7 @@ func (s *Store) Places(k limitscripts.LimitKeys) map[string]map[string]int64 {
 	note("line", &key.line.set)
 	note("promised", &key.line.promised)
 	note("kept", &key.line.kept)
+	note("granted", &key.line.granted)
 	for policy, turns := range key.policies {
 		note("turns:"+policy, turns)
 	}

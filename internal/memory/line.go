@@ -15,6 +15,9 @@ const (
 	lateMost   = 20            // how many are parked by one call
 	parkOffset = 1 << 52       // is taken off the ticket of a job that is parked
 
+	refusedWithin = 5_000_000 // how long the tickets of jobs that were granted are kept when nobody else is there
+	grantedMost   = 64        // of so many jobs the tickets are kept when they are granted
+
 	unparkedFrom = -parkOffset / 2 // the lowest ticket of a job that is not parked
 
 	room        = 4096    // between two tickets: jobs that are put off stand there
@@ -25,11 +28,12 @@ const (
 	permitsAheadMost = 1 << 52
 )
 
-// What stands among the promises and is nobody's. The last four have parkOffset added:
+// What stands among the promises and is nobody's. The last four and anyGranted have parkOffset added:
 // nothing among the promises is cleared away that lies so far ahead.
 const (
-	mixed         = "mixed"  // costs differ, or did
-	closed        = "closed" // until when the key is closed
+	mixed         = "mixed"   // costs differ, or did
+	anyGranted    = "granted" // any ticket of a job that was granted is kept, or was
+	closed        = "closed"  // until when the key is closed
 	closedSince   = "closed since"
 	lastPostponed = "postponed last" // as line.lua has it: the ticket of the job that was postponed last
 	postponedIn   = "postponed in"   // since when the key was closed then
@@ -44,22 +48,33 @@ type line struct {
 	set
 	promised set // the instants promised last, also to jobs that keep a turn
 	kept     set // tickets of the jobs that keep a turn, by whatever policy
+	granted  set // tickets of jobs that were granted here, and that a later slot may refuse
 }
 
 // live never shortens what the line has.
 func (ln *line) live(now, us int64) {
-	until := max(ln.expires, ln.promised.expires, expiry(now, us))
-	for _, s := range []*set{&ln.set, &ln.promised, &ln.kept} {
+	ln.liveUntil(max(ln.until(), expiry(now, us)))
+}
+
+func (ln *line) until() int64 { return max(ln.expires, ln.promised.expires, ln.granted.expires) }
+
+func (ln *line) liveUntil(ms int64) {
+	for _, s := range []*set{&ln.set, &ln.promised, &ln.kept, &ln.granted} {
 		if s.len() > 0 {
-			s.expires = until
+			s.expires = ms
 		}
 	}
 }
 
 func (ln *line) expire(ms int64) {
-	if ms > max(ln.expires, ln.promised.expires) {
+	if ms > ln.until() {
 		*ln = line{}
 	}
+}
+
+// empty says that the key has no line.
+func (ln *line) empty() bool {
+	return ln.len()+ln.promised.len()+ln.kept.len()+ln.granted.len() == 0
 }
 
 func memberOf(m limitscripts.Member) string {

@@ -417,6 +417,27 @@ func (r *ruleCall) leave() {
 	for _, name := range over {
 		r.line.promised.drop(name)
 	}
+	if r.closed == 0 {
+		r.line.liveUntil(expiry(r.now, refusedWithin+r.extra)) // what is left are tickets of jobs that were granted
+	}
+}
+
+// leaveGranted takes a job out that is granted, and keeps its ticket, because a later slot may refuse. Of very many jobs it keeps the last
+// tickets.
+func (r *ruleCall) leaveGranted() {
+	granted := &r.line.granted
+	if r.place == nowhere {
+		granted.drop(r.member) // it may have one of a grant before
+		return
+	}
+	until := r.line.until()
+	for granted.len() >= grantedMost {
+		granted.drop(granted.order[0].member)
+	}
+	granted.add(r.member, r.ticket)
+	r.line.mark(anyGranted, 0)
+	r.line.liveUntil(until)
+	r.leave()
 }
 
 // ticketOf is that of a member in the line or among the turns, 0 for none.
@@ -458,6 +479,7 @@ func (r *ruleCall) lastTicket() int64 {
 	after(&r.line.set, r.line.below(unparkedFrom)-1)
 	after(&r.line.set, r.line.len()-1)
 	after(&r.line.kept, r.line.kept.len()-1)
+	after(&r.line.granted, r.line.granted.len()-1)
 	return ticket
 }
 
@@ -474,7 +496,26 @@ func (r *ruleCall) firstTicket() int64 {
 	before(&r.line.set, 0)
 	before(&r.line.set, r.line.below(unparkedFrom))
 	before(&r.line.kept, 0)
+	before(&r.line.granted, 0)
 	return ticket
+}
+
+// ticketAgain is for a job whose grant comes back because a later slot refuses: the ticket that it had. One that had none was mostly granted
+// because nobody waited in the line. It goes before all when somebody waits there now, and otherwise behind the turns of others. One whose ticket
+// is not kept any more goes before all, too.
+func (r *ruleCall) ticketAgain() int64 {
+	ticket, some := r.line.granted.score(r.member)
+	switch {
+	case some:
+		r.line.granted.drop(r.member)
+		if ticket%room != 0 {
+			r.line.mark(squeezed, r.line.squeezedIn()+r.unitsOf(r.cost))
+		}
+		return ticket
+	case r.line.read(r.member, r.now).front != "" || r.line.granted.len() >= grantedMost:
+		return r.firstTicket()
+	}
+	return r.lastTicket()
 }
 
 // rooms are the whole ones below a ticket.
@@ -502,7 +543,7 @@ func (r *ruleCall) clear() {
 
 // open makes the state what the numbers of the call see.
 func (r *ruleCall) open() {
-	r.nobody = r.line.len()+r.line.promised.len()+r.line.kept.len() == 0
+	r.nobody = r.line.empty()
 	r.closed = max(r.ruleClosed, r.line.closedUntil(r.now))
 	r.state = r.ledger.under(r.numbers)
 	if l, ok := r.state.(*leases); ok {

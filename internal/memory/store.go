@@ -123,7 +123,7 @@ func (k *key) prune() {
 }
 
 func (k *key) empty() bool {
-	return k.ledger.state == nil && k.tokens.len() == 0 && k.line.len() == 0 && k.line.promised.len() == 0 &&
+	return k.ledger.state == nil && k.tokens.len() == 0 && k.line.empty() &&
 		len(k.policies) == 0 && k.opening.len() == 0
 }
 

@@ -75,9 +75,9 @@ func (w *twin) acquireArgs() (limitscripts.AcquireArgs, int) {
 	policy, name := w.drawPolicy()
 	a := limitscripts.AcquireArgs{
 		Rules: w.ruleCalls(policy), Policy: name, Gate: w.gate(), MaxWait: -1, WantLeft: rapid.IntRange(0, 2).Draw(w.T, "want left") == 0,
-		Templates: &w.templates,
-		Mode:      rapid.SampledFrom([]limitscripts.Mode{limitscripts.Try, limitscripts.GrantOrBook, limitscripts.GrantOrBook, limitscripts.GrantOrBook, limitscripts.Book, limitscripts.BookLastRule}).Draw(w.T, "mode"),
-		Inline:    rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
+		Templates: &w.templates, Later: rapid.IntRange(0, 2).Draw(w.T, "later slot") == 0,
+		Mode:   rapid.SampledFrom([]limitscripts.Mode{limitscripts.Try, limitscripts.GrantOrBook, limitscripts.GrantOrBook, limitscripts.GrantOrBook, limitscripts.Book, limitscripts.BookLastRule}).Draw(w.T, "mode"),
+		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
 	}
 	if a.Mode != limitscripts.Try {
 		a.Job = w.job(policy)
@@ -152,8 +152,10 @@ func (w *twin) cancel() {
 	if grants := w.sureGrants(); len(grants) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a grant") > 0 {
 		h := rapid.SampledFrom(grants).Draw(w.T, "held")
 		a.Token, a.Rules, a.Policy, a.Job = h.token, w.ruleCallsOf(h), w.name(h.policy), h.job
-		switch back := rapid.IntRange(0, 3).Draw(w.T, "back"); {
+		switch back := rapid.IntRange(-1, 3).Draw(w.T, "back"); {
 		case w.calm || h.job == "":
+		case back == 0 && a.Policy != "" && !slices.ContainsFunc(a.Rules, func(r limitscripts.RuleCall) bool { return r.Kind == limitscripts.Leases }):
+			a.Away = w.now.Add(rapid.SampledFrom([]time.Duration{0, time.Second, 30 * time.Second}).Draw(w.T, "until"))
 		case back == 1:
 			a.Park = true
 		case back > 1:

@@ -41,13 +41,15 @@ func (w *twin) places(r *rule) {
 			switch {
 			case member[0] == '#':
 				name, score = r.key.Ledger()+":kept", score/8-1<<52
+			case member[0] == '~':
+				name, score = r.key.Ledger()+":granted", score/64-1<<52
 			case score >= told:
 				name, score = r.key.Ledger()+":promised", score-told
 			}
 			if got[name] == nil {
 				got[name] = map[string]int64{}
 			}
-			got[name][strings.TrimLeft(member, "@#")] = score
+			got[name][strings.TrimLeft(member, "@#~")] = score
 		}
 	}
 	for _, sets := range []map[string]map[string]int64{got, want} {

@@ -18,7 +18,7 @@
 --                     max_us     longest wait that makes sense, -1 for any
 --                     gate       when work may run, see gate.lua; "" for always
 --                     want_left  1: how many permits are left, too
---                     turns      1: the policy has several rules
+--                     turns      1: the policy has several rules; 2: and some are in a later slot, which may refuse what is granted here
 --                     safe       1: not while permits may count that this server has not heard of, see server.lua; 2: a WAIT comes after it; 3: both
 --                     rules      9 of each, see rulecall.lua
 --                     Behind the template of a call with stored limits come for each rule the versions of the limit and of the closing, as
@@ -67,6 +67,7 @@ end
 
 -- A template is what calls share. Beside what the text says it has:
 --   keys                 how many keys a call has
+--   later                true when a later slot may refuse what is granted here
 --   worthy               true when an answer says what a permit is worth
 --   first_grants         true when a key without a ledger is granted by one write of its kind
 --   may_be_short         true when shortcut.lua may answer; short: and nothing is closed now, see close_after_failover
@@ -79,7 +80,7 @@ local read_template = memo(function(text)
   local mode, inline, longest, open, want_left, turns, safe, rules_start = match(text, TEMPLATE)
   local template = {
     mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), want_left = want_left == "1",
-    turns = turns == "1", hold_after_failover = safe == "1" or safe == "3", confirmed = safe > "1",
+    turns = turns ~= "0", later = turns == "2", hold_after_failover = safe == "1" or safe == "3", confirmed = safe > "1",
     rules = rulecall.read_rules(text, rules_start), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, failover_fault = nil,
     first_grants = false, once = tonumber(longest) > 0 or tonumber(mode) == ANEW,
   }

@@ -4,8 +4,8 @@
 -- ARGV[1]  token      8 bytes, or "" when there is only a booking; refuses from now on
 -- ARGV[2]  job        "" when there is no booking
 -- ARGV[3]  back       what the job gets for a grant that is given back: 0 nothing, and it leaves its lines; 1 the first place in the
---                     line, and it has no other; above 1 the first turn, promised for this instant, because a rule in another slot refuses;
---                     -1 the first place in each line, where it is parked; there a place that it has is parked, too, also without a grant
+--                     line, and it has no other; above 1 a turn, promised for this instant, because a later slot refuses; -1 a place in
+--                     each line, where it is parked. Without a grant a place that it has is parked. See ticket_again in places.lua
 -- ARGV[4]  text       of the rules, see rulecall.lua
 -- ARGV[5+] stated     2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that
 --                     is not known
@@ -24,7 +24,8 @@ local outlive = ledger.outlive
 local find_ticket, leave, promote, read_line, with_promotions = line.find_ticket, line.leave, line.promote, line.read_line, line.with_promotions
 local granted, read_stated, unspend, withdraw = tokens.granted, tokens.read_stated, tokens.unspend, tokens.withdraw
 local open_rules, rules_at = rulecall.open_rules, rulecall.rules_at
-local find_ticket_alone, first_ticket, join_at, step_aside = places.find_ticket_alone, places.first_ticket, places.join_at, places.step_aside
+local find_ticket_alone, first_ticket, join_at, step_aside, ticket_again =
+  places.find_ticket_alone, places.first_ticket, places.join_at, places.step_aside, places.ticket_again
 
 return function(keys, args)
   local token, job, back = args[1], args[2], tonumber(args[3])
@@ -55,10 +56,10 @@ return function(keys, args)
     if rule.member ~= "" and back == 0 then
       find_ticket_alone(rule)
       leave(rule)
-    elseif rule.member ~= "" and back < 0 then
+    elseif rule.member ~= "" and back ~= 1 then
       read_line(rule, now)
       find_ticket(rule)
-      step_aside(rule, now, now)
+      if token == "" then step_aside(rule, now, now) end
     end
     if held and not rule.kind.lease then unspend(rule, now, held, rule.want, token, rule.stated_worth) end
     if token ~= "" and (i == 1 or rule.kind.lease) then withdraw(rule, token, rule.found, stated_until, now) end
@@ -66,10 +67,10 @@ return function(keys, args)
       given, at = 1, max(held, now)
     end
     if held and given == 1 and job ~= "" then -- a copy of this call finds nothing given: it must not take the place away
-      if back > 1 then
-        join_at(rule, rule.turns, first_ticket(rule), back, now, false)
-      elseif back == 1 or back < 0 and not rule.ticket then
-        join_at(rule, rule.line, first_ticket(rule), at, now, i > 1 or back < 0)
+      if back == 1 then
+        join_at(rule, rule.line, first_ticket(rule), at, now, i > 1)
+      elseif back ~= 0 and not rule.ticket then -- with a place it has come again since, and knows more than this call
+        join_at(rule, back > 1 and rule.turns or rule.line, ticket_again(rule), max(back, at), now, back < 0)
       end
     end
   end

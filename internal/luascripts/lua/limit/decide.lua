@@ -302,13 +302,13 @@ local function promised_before(rules, binding)
   return 0
 end
 
--- grant spends the permits of a call and takes it out of its lines
+-- grant spends the permits of a call and takes it out of its lines. Where a later slot may refuse, its tickets are kept
 local function grant(script, call, at)
   local now, rules, promoted = call.now, call.rules, {}
   charge(script, rules, at, call.token, true)
   for _, rule in ipairs(rules) do
     park(rule)
-    if rule.ticket then leave(rule) end
+    if call.template.later then places.leave_granted(rule) elseif rule.ticket then leave(rule) end
     -- the next turn may have been told to come far in the future, after a job that another rule held up, for instance until the end of a
     -- lease. Leases are given back before they end, and so that job may have gone long ago
     local turns = rule.end_turn_rank - rule.first_turn_rank > (rule.in_turns and 1 or 0)

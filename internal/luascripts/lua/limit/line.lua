@@ -16,14 +16,18 @@
 --   jobs that are not      ticket                                   from UNPARKED_FROM up to TICKETS_TO
 --   promises, CLOSED       an instant + PROMISE_OFFSET              from PROMISE_OFFSET on
 --   other notes            a value + PARK_OFFSET + PROMISE_OFFSET   from NOTES_FROM up to NOTES_TO
---   kept                   (ticket + PARK_OFFSET) * 8               from NOTES_TO on
+--   kept                   (ticket + PARK_OFFSET) * 8               from NOTES_TO up to GRANTED_FROM
+--   granted                (ticket + PARK_OFFSET) * 64              from GRANTED_FROM on
 --
 -- promises  "@cost:job": the instant that each job was promised last. A job keeps its place until GRACE after it. A job to
 --           which a lease is offered is promised OFFERED_FOR from now, or keeps an earlier promise
 -- CLOSED    the instant until which the key is closed
 -- MIXED     is there when costs in the line or among turns differ, or did
+-- GRANTED   is there when any job is `granted`, or was
 -- kept      "#cost:job": the ticket of each job that keeps a turn. A job among turns that has no such member, or another
 --           ticket there, does not wait there any more
+-- granted   "~cost:job": the ticket of a job that was granted here, and that a later slot may refuse. It is no place. When the grant is given
+--           back the job gets this ticket again. Newcomers get tickets behind it. Nobody tells it that the later slot has granted
 -- and the notes of close.lua: SINCE, LAST, IN and SQUEEZED. LAST may lie a little below NOTES_FROM. From the year 2112 on
 -- promises lie among the notes.
 --
@@ -32,10 +36,10 @@
 local numbers = require("lib/numbers")
 local ledger = require("limit/ledger")
 local ceil, max, min = math.ceil, math.max, math.min
-local int, live = numbers.int, numbers.live
+local int, life, live = numbers.int, numbers.life, numbers.live
 local NEVER, UNITS_MOST, earliest = ledger.NEVER, ledger.UNITS_MOST, ledger.earliest
 
-local MIXED, CLOSED = "mixed", "closed"
+local MIXED, CLOSED, GRANTED = "mixed", "closed", "granted"
 local SINCE, LAST, IN, SQUEEZED = "closed since", "postponed last", "postponed in", "squeezed"
 
 -- what is added to a value to make it a score, or taken off it
@@ -47,6 +51,7 @@ local PARKED_TO, UNPARKED_FROM = "(-2251799813685248", "-2251799813685248"
 local TICKETS_TO = "(2251799813685248" -- PROMISE_OFFSET
 local NOTES_FROM = "6755399441055744" -- PARK_OFFSET + PROMISE_OFFSET
 local NOTES_TO = "18014398509481984"
+local GRANTED_FROM, KEPT_TO = "144115188075855872", "(144115188075855872" -- (PARK_OFFSET - PROMISE_OFFSET) * 64
 
 -- how tickets count up, see ticket_behind
 local ROOM = 4096 -- between two tickets: jobs that are put off stand there, see close.lua
@@ -56,6 +61,7 @@ local COARSE_START, COARSE_UNITS = 1125899906842624, 1024 -- from this ticket on
 local GRACE = 100000 -- how long after its last promise the first job of a line keeps its place
 local OFFERED_FOR = 900000 -- how long, with GRACE, a lease that is free is kept for those to whom it is offered
 local PARKED_FOR = 3600000000 -- how long a job stays parked
+local REFUSED_WITHIN = 5000000 -- how long the tickets of jobs that were granted are kept when nobody else is there
 
 -- what is counted at most
 local WHOLE_JOBS = 32 -- where costs differ, so many of the jobs ahead are looked at one by one
@@ -394,9 +400,9 @@ local function is_squeezed(ticket)
 end
 
 -- any_promise says whether any job has a place: in the line, or among the turns of some policy. Beside
--- promises at most six members have scores from PROMISE_OFFSET on and below the kept tickets: CLOSED, SINCE, MIXED, SQUEEZED, LAST, IN
+-- promises at most seven members have scores from PROMISE_OFFSET on and below the kept tickets: CLOSED, SINCE, MIXED, GRANTED, SQUEEZED, LAST, IN
 local function any_promise(rule)
-  for _, m in ipairs(redis.call("ZRANGEBYSCORE", rule.line, int(PROMISE_OFFSET), "+inf", "LIMIT", "0", "7")) do
+  for _, m in ipairs(redis.call("ZRANGEBYSCORE", rule.line, int(PROMISE_OFFSET), "+inf", "LIMIT", "0", "8")) do
     if string.sub(m, 1, 1) == "@" then return true end
   end
   return false
@@ -411,7 +417,9 @@ local function leave(rule)
   rule.end_rank = nil
   if line_ends(rule) > 0 or any_promise(rule) then return end
   redis.call("ZREM", rule.line, MIXED, SQUEEZED, LAST, IN)
-  if rule.closed == 0 then redis.call("ZREM", rule.line, CLOSED, SINCE) end -- the closing is over
+  if rule.closed > 0 then return end
+  redis.call("ZREM", rule.line, CLOSED, SINCE) -- the closing is over
+  redis.call("PEXPIRE", rule.line, int(life(REFUSED_WITHIN))) -- what is left are tickets of jobs that were granted
 end
 
 -- open_line is the first to read a line. It finds until when nothing goes on the key: the key is closed, or its
@@ -490,7 +498,7 @@ local function promote(rule, now, promoted, turn_too)
 end
 
 return {
-  CLOSED = CLOSED, GRACE = GRACE, IN = IN, LAST = LAST, NOTES_TO = NOTES_TO,
+  CLOSED = CLOSED, GRACE = GRACE, GRANTED = GRANTED, GRANTED_FROM = GRANTED_FROM, IN = IN, KEPT_TO = KEPT_TO, LAST = LAST, NOTES_TO = NOTES_TO,
   PARKED_FOR = PARKED_FOR, MIXED = MIXED, NONE = NONE, OFFERED_FOR = OFFERED_FOR, PARK_OFFSET = PARK_OFFSET,
   PARKED_TO = PARKED_TO, ROOM = ROOM, SINCE = SINCE, PROMISE_OFFSET = PROMISE_OFFSET, anybody = anybody, at_rank = at_rank,
   charge_ahead = charge_ahead, cost_of = cost_of, find_ticket = find_ticket, jobs_one_by_one = jobs_one_by_one,

@@ -9,6 +9,14 @@ local PARKED_FOR, MIXED, PARK_OFFSET, PARKED_TO, ROOM, PROMISE_OFFSET, at_rank, 
   line.PARKED_FOR, line.MIXED, line.PARK_OFFSET, line.PARKED_TO, line.ROOM, line.PROMISE_OFFSET, line.at_rank, line.cost_of, line.is_parked, line.unparked
 local NOTES_TO, is_squeezed, kept_score, kept_ticket, line_ends, squeeze, ticket_before, ticket_behind =
   line.NOTES_TO, line.is_squeezed, line.kept_score, line.kept_ticket, line.line_ends, line.squeeze, line.ticket_before, line.ticket_behind
+local GRANTED, GRANTED_FROM, KEPT_TO, leave = line.GRANTED, line.GRANTED_FROM, line.KEPT_TO, line.leave
+
+local GRANTED_MOST = 64 -- of so many jobs the tickets are kept when they are granted
+
+-- granted_ticket is the ticket of the score of a job that was granted, nil of none
+local function granted_ticket(score)
+  return score and score / 64 - PARK_OFFSET or nil
+end
 
 -- mix notes that costs differ, when the job's cost is not that of the first job that waits, or of the first turn
 local function mix(rule)
@@ -31,8 +39,12 @@ local function last_ticket(rule)
   end
   if rule.parked > 0 then after(at_rank(rule.line, rule.parked - 1)) end -- the last who is parked
   if line_ends(rule) > 0 then after(at_rank(rule.line, rule.end_rank - 1)) end
-  if not rule.nobody then -- behind the turns of all policies, so that no two jobs have tickets that overlap
+  if not rule.nobody then -- behind the turns of all policies and all that may come back, so that no two jobs have tickets that overlap
     local last = redis.call("ZRANGE", rule.line, "-1", "-1", "WITHSCORES")
+    if string.sub(last[1] or "", 1, 1) == "~" then
+      after(string.sub(last[1], 2), granted_ticket(last[2]))
+      last = redis.call("ZREVRANGEBYSCORE", rule.line, KEPT_TO, NOTES_TO, "WITHSCORES", "LIMIT", "0", "1")
+    end
     if string.sub(last[1] or "", 1, 1) == "#" then after(string.sub(last[1], 2), kept_ticket(last[2])) end
   end
   return ticket
@@ -170,13 +182,49 @@ local function first_ticket(rule)
     local m, t = at_rank(rule.line, at)
     if m then ticket = min(ticket or unparked(t), unparked(t)) end
   end
-  local first = redis.call("ZRANGEBYSCORE", rule.line, NOTES_TO, "+inf", "WITHSCORES", "LIMIT", "0", "1")
-  if first[1] then ticket = min(ticket or kept_ticket(first[2]), kept_ticket(first[2])) end
+  local function before(first, t)
+    if first then ticket = min(ticket or t, t) end
+  end
+  local first = redis.call("ZRANGEBYSCORE", rule.line, NOTES_TO, KEPT_TO, "WITHSCORES", "LIMIT", "0", "1")
+  before(first[1], kept_ticket(first[2]))
+  if rule.marked then
+    first = redis.call("ZRANGEBYSCORE", rule.line, GRANTED_FROM, "+inf", "WITHSCORES", "LIMIT", "0", "1")
+    before(first[1], granted_ticket(first[2]))
+  end
   return ticket and ticket_before(rule, rule.want, floor(ticket / ROOM) * ROOM) or 0
 end
 
--- join_at puts the job into a set at a ticket. With `parked` the job is parked there. A grant that came
--- back gets first_ticket
+-- granted_jobs is of how many jobs the tickets are kept, though they were granted
+local function granted_jobs(rule)
+  return rule.marked and redis.call("ZCOUNT", rule.line, GRANTED_FROM, "+inf") or 0
+end
+
+-- leave_granted takes a job out that is granted, and keeps its ticket, because a later slot may refuse. Of very many jobs it keeps the last tickets
+local function leave_granted(rule)
+  if rule.ticket then
+    local many = granted_jobs(rule)
+    if many >= GRANTED_MOST then redis.call("ZREMRANGEBYRANK", rule.line, int(-many), int(-GRANTED_MOST)) end
+    local score = int((unparked(rule.ticket) + PARK_OFFSET) * 64)
+    redis.call("ZADD", rule.line, score, "~" .. rule.member, int(PARK_OFFSET + PROMISE_OFFSET), GRANTED)
+    rule.marked = true
+    leave(rule)
+  elseif rule.marked and rule.member ~= "" then -- it may have one of a grant before
+    redis.call("ZREM", rule.line, "~" .. rule.member)
+  end
+end
+
+-- ticket_again is for a job whose grant comes back because a later slot refuses: the ticket that it had. One that had none was mostly granted
+-- because nobody waited in the line. It goes before all when somebody waits there now, and otherwise behind the turns of others. One whose
+-- ticket is not kept any more goes before all, too
+local function ticket_again(rule)
+  local ticket = rule.marked and granted_ticket(redis.call("ZSCORE", rule.line, "~" .. rule.member))
+  if not ticket then return (rule.front or granted_jobs(rule) >= GRANTED_MOST) and first_ticket(rule) or last_ticket(rule) end
+  redis.call("ZREM", rule.line, "~" .. rule.member)
+  if is_squeezed(ticket) then squeeze(rule, rule.want, 1) end
+  return ticket
+end
+
+-- join_at puts the job into a set at a ticket. With `parked` the job is parked there
 local function join_at(rule, set, ticket, at, now, parked)
   if set ~= rule.turns then redis.call("ZREM", rule.line, "#" .. rule.member) end
   if rule.turns and set ~= rule.turns then redis.call("ZREM", rule.turns, rule.member) end
@@ -187,6 +235,6 @@ end
 
 return {
   ALL_TURNS = ALL_TURNS, NO_TURNS = NO_TURNS, HELD_TURNS = HELD_TURNS,
-  find_ticket_alone = find_ticket_alone, first_ticket = first_ticket, join_at = join_at, step_aside = step_aside,
-  take_places = take_places,
+  find_ticket_alone = find_ticket_alone, first_ticket = first_ticket, join_at = join_at, leave_granted = leave_granted,
+  step_aside = step_aside, take_places = take_places, ticket_again = ticket_again,
 }
