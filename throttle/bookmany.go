@@ -120,7 +120,7 @@ func newBookCall(ctx context.Context, w BookRequest, out *Booking) *bookCall {
 	c.limits = limits
 	c.fill(&c.call)
 	_, sharded := p.store.store.(clusterStore)
-	c.batchable = !sharded || len(slots(c.call.Rules)) == 1
+	c.batchable = !sharded || len(hashSlots(c.call.Rules)) == 1
 	return c
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // storeOn is the store of a client: one script for all rules where one server has
-// all keys, and one for each slot on Redis Cluster.
+// all keys, and one for each hash slot on Redis Cluster.
 func storeOn(rdb redis.UniversalClient) store {
 	if luascripts.Sharded(rdb) {
 		return clusterStore{redisStore{rdb, coalescerOf(rdb, true)}}
@@ -24,11 +24,11 @@ func storeOn(rdb redis.UniversalClient) store {
 	return redisStore{rdb, coalescerOf(rdb, false)}
 }
 
-// clusterStore asks one script for each slot, the narrowest key first, because a
-// script there sees the keys of one slot only. What was spent is given back when a
+// clusterStore asks one script for each hash slot, the narrowest key first, because a
+// script there sees the keys of one hash slot only. What was spent is given back when a
 // later rule refuses; in between others see it as spent, and get a later
 // instant than need be for a moment. A process that dies in between leaves a permit
-// charged that nobody used. Each slot grants by the clock of its own server, so a job
+// charged that nobody used. Each hash slot grants by the clock of its own server, so a job
 // may start after the instant at which a rule counts it, by as much as a grant may
 // be old when it is acted on (see [slack]). Where it is older when the last server has answered, all are asked at once to let it
 // count from then on. Where a server always takes longer than that to answer, each grant comes too late and is given back.
@@ -38,25 +38,25 @@ func storeOn(rdb redis.UniversalClient) store {
 // have shown it.
 type clusterStore struct{ redisStore }
 
-// slotCalls are the calls from..to of the rules that share a key.
-type slotCalls struct{ from, to int }
+// hashSlot are the calls from..to of the rules that share a key, and so a hash slot. Two keys in one hash slot are asked one after the other, too.
+type hashSlot struct{ from, to int }
 
-// slots splits calls where the key changes.
-func slots(calls []limitscripts.RuleCall) []slotCalls {
-	var out []slotCalls
+// hashSlots splits calls where the key changes.
+func hashSlots(calls []limitscripts.RuleCall) []hashSlot {
+	var out []hashSlot
 	for i := range calls {
 		if i > 0 && calls[i].ID == calls[i-1].ID {
 			out[len(out)-1].to = i + 1
 			continue
 		}
-		out = append(out, slotCalls{i, i + 1})
+		out = append(out, hashSlot{i, i + 1})
 	}
 	return out
 }
 
 func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undoer) error {
 	a := c.AcquireArgs
-	all := slots(a.Rules)
+	all := hashSlots(a.Rules)
 	base, err := s.clockOf(ctx, a.Rules[0])
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undo
 		return s.anew(ctx, c, all, base)
 	}
 	if a.Mode == limitscripts.BookLastRule {
-		if last := lastRateSlot(a.Rules); last.to > 0 {
+		if last := lastRateHashSlot(a.Rules); last.to > 0 {
 			return s.bookLastRule(ctx, c, last, base, by)
 		}
 		a.Mode = limitscripts.Book
@@ -84,11 +84,11 @@ func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undo
 		}
 		var r limitscripts.AcquireReply
 		var counted time.Time
-		if counted, err = s.ask(ctx, &call, base, staleSlots); err == nil { // after an error others may write to it still
+		if counted, err = s.ask(ctx, &call, base, staleHashSlots); err == nil { // after an error others may write to it still
 			r = call.AcquireReply
 		}
-		for _, given := range all[:slotsToUndo(n, r.Status, err)] {
-			g := slotGrant{at: given, token: Token(a.Token), job: a.Job, worth: out.Worth, each: out.Each, again: err != nil}
+		for _, given := range all[:hashSlotsToUndo(n, r.Status, err)] {
+			g := hashSlotGrant{at: given, token: Token(a.Token), job: a.Job, worth: out.Worth, each: out.Each, again: err != nil}
 			switch {
 			case a.Job == "":
 			case err == nil:
@@ -121,18 +121,18 @@ func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undo
 	return err
 }
 
-// anew asks all slots at once. Where some do not let the grant count from now on, it stays there as it was.
-func (s clusterStore) anew(ctx context.Context, c *limitscripts.Call, all []slotCalls, base *redisclock.Clock) error {
+// anew asks all hash slots at once. Where some do not let the grant count from now on, it stays there as it was.
+func (s clusterStore) anew(ctx context.Context, c *limitscripts.Call, all []hashSlot, base *redisclock.Clock) error {
 	a := c.AcquireArgs
 	replies, counted, errs := make([]limitscripts.AcquireReply, len(all)), make([]time.Time, len(all)), make([]error, len(all))
-	atOnce(all, func(n int, at slotCalls) {
+	atOnce(all, func(n int, at hashSlot) {
 		call := limitscripts.Call{AcquireArgs: a}
 		call.Rules = a.Rules[at.from:at.to]
-		if counted[n], errs[n] = s.ask(ctx, &call, base, staleSlots); errs[n] == nil { // after an error others may write to it still
+		if counted[n], errs[n] = s.ask(ctx, &call, base, staleHashSlots); errs[n] == nil { // after an error others may write to it still
 			replies[n] = call.AcquireReply
 		}
 	})
-	if err := slotsError(errs); err != nil {
+	if err := hashSlotsError(errs); err != nil {
 		return err
 	}
 	out, refused := emptyReply(len(a.Rules)), limitscripts.Granted
@@ -147,14 +147,14 @@ func (s clusterStore) anew(ctx context.Context, c *limitscripts.Call, all []slot
 	return nil
 }
 
-// emptyReply is the reply of no slot, to a call of so many rules.
+// emptyReply is the reply of no hash slot, to a call of so many rules.
 func emptyReply(rules int) limitscripts.AcquireReply {
 	return limitscripts.AcquireReply{Worth: make([]int64, rules), Each: make([]time.Time, rules), Left: make([]int, rules)}
 }
 
-// atOnce calls f for all slots at the same time. When a hook of the client panics the caller panics, as
+// atOnce calls f for all hash slots at the same time. When a hook of the client panics the caller panics, as
 // it does where it makes the call itself.
-func atOnce(all []slotCalls, f func(n int, at slotCalls)) {
+func atOnce(all []hashSlot, f func(n int, at hashSlot)) {
 	if len(all) == 1 {
 		f(0, all[0])
 		return
@@ -184,8 +184,8 @@ func (s clusterStore) clockOf(ctx context.Context, rule limitscripts.RuleCall) (
 	return &on.clock, nil
 }
 
-// ask asks one slot, whose answer is carried over to the clock base. By its own clock the
-// slot counts a grant at the instant counted. The grant may be acted on for so long at least.
+// ask asks one hash slot, whose answer is carried over to the clock base. By its own clock the
+// hash slot counts a grant at the instant counted. The grant may be acted on for so long at least.
 func (s clusterStore) ask(ctx context.Context, c *limitscripts.Call, base *redisclock.Clock, least time.Duration) (counted time.Time, err error) {
 	clock, err := s.clockOf(ctx, c.Rules[0])
 	if err != nil {
@@ -225,9 +225,9 @@ func carryOver(at *time.Time, ahead time.Duration) {
 	}
 }
 
-// modeAt is the mode in which a slot is asked. A job that books is to wait in the
-// line of the widest rate when nothing holds it up. So the slots before that one are
-// asked for a grant, which is given back. The slots behind it hold leases alone, and
+// modeAt is the mode in which a hash slot is asked. A job that books is to wait in the
+// line of the widest rate when nothing holds it up. So the hash slots before that one are
+// asked for a grant, which is given back. The hash slots behind it hold leases alone, and
 // are asked when the job comes for its grant.
 func modeAt(mode limitscripts.Mode, wider []limitscripts.RuleCall) limitscripts.Mode {
 	if mode == limitscripts.Book && slices.ContainsFunc(wider, isRate) {
@@ -238,10 +238,10 @@ func modeAt(mode limitscripts.Mode, wider []limitscripts.RuleCall) limitscripts.
 
 func isRate(p limitscripts.RuleCall) bool { return p.Kind != limitscripts.Leases }
 
-// slotsToUndo is how many of the slots, from the first, have something to give back after the
-// slot n gave this answer. A slot whose answer is lost may have. A call that is repeated in a
+// hashSlotsToUndo is how many of the hash slots, from the first, have something to give back after the
+// hash slot n gave this answer. A hash slot whose answer is lost may have. A call that is repeated in a
 // moment, with the same token and other numbers, finds the grants where they are.
-func slotsToUndo(n int, status limitscripts.Status, err error) int {
+func hashSlotsToUndo(n int, status limitscripts.Status, err error) int {
 	switch {
 	case err != nil && n > 0:
 		return n + 1
@@ -251,8 +251,8 @@ func slotsToUndo(n int, status limitscripts.Status, err error) int {
 	return n
 }
 
-// joined adds the answer of one slot to those before.
-func joined(out, r limitscripts.AcquireReply, at slotCalls, counted time.Time) limitscripts.AcquireReply {
+// joined adds the answer of one hash slot to those before.
+func joined(out, r limitscripts.AcquireReply, at hashSlot, counted time.Time) limitscripts.AcquireReply {
 	out.Status, out.Rule, out.Now, out.Version = r.Status, 0, r.Now, r.Version
 	if r.Status != limitscripts.Granted || r.Local.Start.After(out.Local.Start) {
 		out.Local.Start = r.Local.Start
@@ -284,14 +284,14 @@ func joined(out, r limitscripts.AcquireReply, at slotCalls, counted time.Time) l
 }
 
 // moved counts the rules of promotions as the whole call does.
-func moved(promoted []limitscripts.Promotion, at slotCalls) []limitscripts.Promotion {
+func moved(promoted []limitscripts.Promotion, at hashSlot) []limitscripts.Promotion {
 	for i := range promoted {
 		promoted[i].Rule += at.from
 	}
 	return promoted
 }
 
-// awayUntil is how long a job that this slot refused keeps its turn in the slots before. It is
+// awayUntil is how long a job that this hash slot refused keeps its turn in the hash slots before. It is
 // zero when it keeps none: a job that waits for a gate has no place anywhere, and one that waits for a lease is parked, see waitsForLease.
 func awayUntil(asked []limitscripts.RuleCall, r limitscripts.AcquireReply) time.Time {
 	if r.Status != limitscripts.Booked || r.Rule == 0 || !isRate(asked[r.Rule-1]) {
@@ -308,27 +308,27 @@ func (s clusterStore) shownBy(ctx context.Context, rule limitscripts.RuleCall, a
 	return at
 }
 
-// waitsForLease says that a job waits for a lease here. Then it is parked in the slots before. With a turn there it would put off all behind it
+// waitsForLease says that a job waits for a lease here. Then it is parked in the hash slots before. With a turn there it would put off all behind it
 // until the end of a lease, and most leases are given back long before they end. Without any place there it would join the end of those lines when
 // a lease is offered to it. The first jobs of those lines are refused here, because others wait for leases. So nobody would go.
 func waitsForLease(asked []limitscripts.RuleCall, r limitscripts.AcquireReply) bool {
 	return r.Status == limitscripts.Booked && r.Rule > 0 && !isRate(asked[r.Rule-1])
 }
 
-// leaveLeases parks a job that waits elsewhere in the lines for leases in other slots. A free lease would be kept for it there for a
+// leaveLeases parks a job that waits elsewhere in the lines for leases in other hash slots. A free lease would be kept for it there for a
 // second, and nobody else get it. When it waits for a gate, or not at all, it leaves them.
-func leaveLeases(ctx context.Context, a limitscripts.AcquireArgs, refused limitscripts.AcquireReply, wider []slotCalls, by undoer) {
+func leaveLeases(ctx context.Context, a limitscripts.AcquireArgs, refused limitscripts.AcquireReply, wider []hashSlot, by undoer) {
 	waits := refused.Status == limitscripts.Booked && refused.Rule > 0
 	for _, at := range wider {
 		if a.Job != "" && a.Rules[at.from].Kind == limitscripts.Leases {
-			by.undo(ctx, slotGrant{at: at, job: a.Job, park: waits}) // there is no grant
+			by.undo(ctx, hashSlotGrant{at: at, job: a.Job, park: waits}) // there is no grant
 		}
 	}
 }
 
-// cancel gives back in all slots.
+// cancel gives back in all hash slots.
 func (s clusterStore) cancel(ctx context.Context, a limitscripts.CancelArgs) (limitscripts.CancelReply, error) {
-	return inAllSlots(a.Rules, func(n int, at slotCalls) (limitscripts.CancelReply, error) {
+	return inAllHashSlots(a.Rules, func(n int, at hashSlot) (limitscripts.CancelReply, error) {
 		call := a
 		call.Rules = a.Rules[at.from:at.to]
 		call.Back = a.Back && n == 0 // it comes back by the narrowest key
@@ -336,29 +336,29 @@ func (s clusterStore) cancel(ctx context.Context, a limitscripts.CancelArgs) (li
 	})
 }
 
-// adjust corrects a charge in all slots. Also beside an error the answer says what was spent where a server answered: a slot
+// adjust corrects a charge in all hash slots. Also beside an error the answer says what was spent where a server answered: a hash slot
 // does not say it again.
 func (s clusterStore) adjust(ctx context.Context, a limitscripts.AdjustArgs) (limitscripts.CancelReply, error) {
-	return inAllSlots(a.Rules, func(_ int, at slotCalls) (limitscripts.CancelReply, error) {
+	return inAllHashSlots(a.Rules, func(_ int, at hashSlot) (limitscripts.CancelReply, error) {
 		call := a
 		call.Rules = a.Rules[at.from:at.to]
 		if !slices.ContainsFunc(call.Rules, func(r limitscripts.RuleCall) bool { return r.Cost != 0 }) {
 			return limitscripts.CancelReply{Status: limitscripts.Granted, Spent: make([]int, at.to-at.from)}, nil // its server may be away
 		}
 		r, err := s.redisStore.adjust(ctx, call)
-		if err != nil || r.Spent == nil { // this slot has done it before, or it is not known what it did
+		if err != nil || r.Spent == nil { // this hash slot has done it before, or it is not known what it did
 			r.Spent = slices.Repeat([]int{-1}, at.to-at.from)
 		}
 		return r, err
 	})
 }
 
-// inAllSlots makes one call in all slots at the same time: a server that is silent for as long as the context lasts must not
+// inAllHashSlots makes one call in all hash slots at the same time: a server that is silent for as long as the context lasts must not
 // keep the others from being asked. A status for which the call is repeated goes before an error, so that it is repeated.
-func inAllSlots(calls []limitscripts.RuleCall, call func(n int, at slotCalls) (limitscripts.CancelReply, error)) (limitscripts.CancelReply, error) {
-	all := slots(calls)
+func inAllHashSlots(calls []limitscripts.RuleCall, call func(n int, at hashSlot) (limitscripts.CancelReply, error)) (limitscripts.CancelReply, error) {
+	all := hashSlots(calls)
 	replies, errs := make([]limitscripts.CancelReply, len(all)), make([]error, len(all))
-	atOnce(all, func(n int, at slotCalls) { replies[n], errs[n] = call(n, at) })
+	atOnce(all, func(n int, at hashSlot) { replies[n], errs[n] = call(n, at) })
 	out := limitscripts.CancelReply{Status: replies[0].Status}
 	fault := false
 	for n, at := range all {
@@ -379,12 +379,12 @@ func inAllSlots(calls []limitscripts.RuleCall, call func(n int, at slotCalls) (l
 	if fault {
 		return out, nil
 	}
-	return out, slotsError(errs)
+	return out, hashSlotsError(errs)
 }
 
-// slotsError joins the errors of slots, each text once. When some servers did not answer, it leaves out what others answered: the
+// hashSlotsError joins the errors of hash slots, each text once. When some servers did not answer, it leaves out what others answered: the
 // joined error would look as if all had answered.
-func slotsError(errs []error) error {
+func hashSlotsError(errs []error) error {
 	answered := func(err error) bool { return rediserr.Of(err).Answered() }
 	if slices.ContainsFunc(errs, func(err error) bool { return !answered(err) }) {
 		errs = slices.DeleteFunc(errs, answered)
@@ -399,11 +399,11 @@ func slotsError(errs []error) error {
 	})...)
 }
 
-// close closes the key of one rule. In the slots before, the job keeps no place
+// close closes the key of one rule. In the hash slots before, the job keeps no place
 // until it comes again.
 func (s clusterStore) close(ctx context.Context, a limitscripts.CloseArgs) (limitscripts.CloseReply, error) {
-	var at slotCalls
-	for _, at = range slots(a.Rules) {
+	var at hashSlot
+	for _, at = range hashSlots(a.Rules) {
 		if a.Rule <= at.to {
 			break
 		}
@@ -417,15 +417,15 @@ func (s clusterStore) close(ctx context.Context, a limitscripts.CloseArgs) (limi
 	return r, err
 }
 
-// refresh asks about each slot of each booking, all in one pipeline for each node.
-// The job waits for the slot that lets it wait longest. Their servers answer at about the
+// refresh asks about each hash slot of each booking, all in one pipeline for each node.
+// The job waits for the hash slot that lets it wait longest. Their servers answer at about the
 // same time, each by its own clock.
 func (s clusterStore) refresh(ctx context.Context, bookings []limitscripts.RefreshArgs) []limitscripts.RefreshReply {
 	var calls []limitscripts.RefreshArgs
 	var of []int // the booking of each call
-	var where []slotCalls
+	var where []hashSlot
 	for i, b := range bookings {
-		for _, at := range slots(b.Rules) {
+		for _, at := range hashSlots(b.Rules) {
 			calls = append(calls, limitscripts.RefreshArgs{
 				Rules: b.Rules[at.from:at.to], Policy: b.Policy, Job: b.Job, HoldAfterFailover: b.HoldAfterFailover,
 			})
@@ -458,10 +458,10 @@ func (s clusterStore) refresh(ctx context.Context, bookings []limitscripts.Refre
 	return out
 }
 
-// lastRateSlot is the slot of the widest rate, empty when there is no rate.
-func lastRateSlot(calls []limitscripts.RuleCall) slotCalls {
-	var last slotCalls
-	for _, at := range slots(calls) {
+// lastRateHashSlot is the hash slot of the widest rate, empty when there is no rate.
+func lastRateHashSlot(calls []limitscripts.RuleCall) hashSlot {
+	var last hashSlot
+	for _, at := range hashSlots(calls) {
 		if calls[at.from].Kind != limitscripts.Leases {
 			last = at
 		}
@@ -469,9 +469,9 @@ func lastRateSlot(calls []limitscripts.RuleCall) slotCalls {
 	return last
 }
 
-// bookLastRule books in one slot. The other slots are peeked at before, so that most
+// bookLastRule books in one hash slot. The other hash slots are peeked at before, so that most
 // jobs that are refused leave nothing behind.
-func (s clusterStore) bookLastRule(ctx context.Context, c *limitscripts.Call, last slotCalls, base *redisclock.Clock, by undoer) error {
+func (s clusterStore) bookLastRule(ctx context.Context, c *limitscripts.Call, last hashSlot, base *redisclock.Clock, by undoer) error {
 	a := c.AcquireArgs
 	at, rule, fault, err := s.admittedBy(ctx, a.Rules, last, base)
 	if err != nil || fault.Status != limitscripts.Refused {
@@ -480,13 +480,13 @@ func (s clusterStore) bookLastRule(ctx context.Context, c *limitscripts.Call, la
 	}
 	call := limitscripts.Call{AcquireArgs: a}
 	call.Rules = a.Rules[last.from:last.to]
-	counted, err := s.ask(ctx, &call, base, staleSlots)
+	counted, err := s.ask(ctx, &call, base, staleHashSlots)
 	if err != nil {
 		return err // others may write to the call still
 	}
 	out := joined(emptyReply(len(a.Rules)), call.AcquireReply, last, counted)
 	if out.Status == limitscripts.Booked && out.Promised.IsZero() && at.After(out.At) {
-		by.undo(ctx, slotGrant{at: last, job: a.Job}) // there is only a place, and no grant
+		by.undo(ctx, hashSlotGrant{at: last, job: a.Job}) // there is only a place, and no grant
 		out.Status, out.Rule, out.At = limitscripts.Refused, rule, at
 	}
 	if out.Status == limitscripts.Refused && a.MaxWait >= 0 && out.At.After(out.Now.Add(a.MaxWait)) {
@@ -496,10 +496,10 @@ func (s clusterStore) bookLastRule(ctx context.Context, c *limitscripts.Call, la
 	return nil
 }
 
-// admittedBy is when all rules outside of one slot would admit a new job, and which
+// admittedBy is when all rules outside of one hash slot would admit a new job, and which
 // rule is the last of them, counted from 1. Otherwise it is the status of a rule
 // that can't be decided about.
-func (s clusterStore) admittedBy(ctx context.Context, calls []limitscripts.RuleCall, but slotCalls,
+func (s clusterStore) admittedBy(ctx context.Context, calls []limitscripts.RuleCall, but hashSlot,
 	base *redisclock.Clock) (at time.Time, by int, fault limitscripts.AcquireReply, _ error) {
 	for i := range calls {
 		p := &calls[i]

@@ -196,7 +196,7 @@ func sendMany(ctx context.Context, rdb redis.UniversalClient, calls []*limitscri
 // sendSlots is [sendMany] on Redis Cluster. An error that a node answered may be
 // about keys that have moved: go-redis finds them when the call is sent by itself.
 func sendSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*limitscripts.Call) (silent error) {
-	limitscripts.AcquireSlots(ctx, cluster, calls)
+	limitscripts.AcquireHashSlots(ctx, cluster, calls)
 	var lost []*limitscripts.Call
 	for _, c := range calls {
 		if c.Err != nil && ctx.Err() == nil && rediserr.Of(c.Err) == rediserr.Lost && !unreplicated(c) {
@@ -204,7 +204,7 @@ func sendSlots(ctx context.Context, cluster *redis.ClusterClient, calls []*limit
 		}
 	}
 	if len(lost) > 0 {
-		limitscripts.AcquireSlots(ctx, cluster, lost)
+		limitscripts.AcquireHashSlots(ctx, cluster, lost)
 	}
 	for _, c := range calls {
 		switch {

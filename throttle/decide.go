@@ -86,7 +86,7 @@ func (a *acquisition) inStore(ctx context.Context) error {
 		}
 	}
 	if _, sharded := a.p.store.store.(clusterStore); sharded && err != nil && (t.outdated > 0 || ForWorkers.Answered(err)) {
-		lost := a.r // a slot that was asked before may have granted, and this token is not sent again
+		lost := a.r // a hash slot that was asked before may have granted, and this token is not sent again
 		lost.Job = ""
 		a.p.giveBack(ctx, lost, noPlace)
 	}
@@ -147,7 +147,7 @@ func (a *acquisition) ask(ctx context.Context, t *storeCall) error {
 	return a.read(&reply, t.limits, t.roundTripTimes)
 }
 
-// makeAnew lets a grant that is too old to be acted on count from now on. Such a call asks all slots of a Cluster at once, so its answer
+// makeAnew lets a grant that is too old to be acted on count from now on. Such a call asks all hash slots of a Cluster at once, so its answer
 // is younger than that of a call which asks them one after the other. If that fails the grant stays as it is, and as old, and the caller gives
 // it back. A grant of an earlier call with this token stays as it is, too: somebody may act on it already.
 func (a *acquisition) makeAnew(ctx context.Context, t *storeCall) {
@@ -179,14 +179,14 @@ func (a *acquisition) makeAnew(ctx context.Context, t *storeCall) {
 	t.localTimes(&reply, slack(c.Rules))
 	_ = a.read(&reply, a.limits, t.roundTripTimes) // a grant is no error
 	a.d.Rule, a.d.From, a.d.Promised, a.d.Left = before.Rule, before.From, before.Promised, before.Left
-	a.d.startEarliest = t.began // of all slots
+	a.d.startEarliest = t.began // of all hash slots
 }
 
-// undo gives back what one slot of a Cluster granted, while the call goes on. If that fails, it is repeated in the background, unless
+// undo gives back what one hash slot of a Cluster granted, while the call goes on. If that fails, it is repeated in the background, unless
 // the whole call may be. The first try states no instants: with them Redis would remember the token for as long as a grant counts, and
 // jobs that wait for a wide rule are undone all the time. After it has perhaps run, none may be stated either: by them the permits would
 // come back a second time, once Redis has forgotten the token. The token is known for a minute.
-func (a *acquisition) undo(ctx context.Context, g slotGrant) {
+func (a *acquisition) undo(ctx context.Context, g hashSlotGrant) {
 	p, r := a.p, a.r
 	r.Token, r.Job, r.grant = g.token, g.job, grant{worth: g.worth}
 	f := refund{p: p, ids: p.rules.ids(r), r: r, at: g.at, away: g.away, park: g.park, once: true}
@@ -478,7 +478,7 @@ type owedTokens struct {
 }
 
 type owedToken struct {
-	refunds int // that are under way: each slot of a Cluster has its own
+	refunds int // that are under way: each hash slot of a Cluster has its own
 	until   time.Time
 }
 

@@ -175,8 +175,8 @@ type refund struct {
 	r     Request
 	after placeAfter
 
-	// Of a grant in one slot of a Cluster, whose other slots have none:
-	at   slotCalls // the rules of the slot; zero for all rules
+	// Of a grant in one hash slot of a Cluster, whose other hash slots have none:
+	at   hashSlot  // the rules of the hash slot; zero for all rules
 	away time.Time // until when the job keeps its turn there; zero for no turn
 	park bool      // the job is parked there
 	once bool      // the client does not repeat the call, and Redis need not know the token for longer than a minute
@@ -249,7 +249,7 @@ func (f refund) in(ctx context.Context, t storeCall) (out refunded, err error) {
 		reply, err = t.store.cancel(ctx, args)
 		kind := rediserr.Of(err)
 		out.mayHaveRun = !kind.Answered() && kind != rediserr.Unsent
-		// of a Cluster some slots may have given back, and promoted others, while another failed or has to be asked again
+		// of a Cluster some hash slots may have given back, and promoted others, while another failed or has to be asked again
 		out.promoted = append(out.promoted, p.rules.promotions(moved(reply.Promoted, at), f.ids, reply.Now)...)
 		again, err = t.again(ctx, "cancel", answer{reply.Status, reply.Rule + at.from, reply.Version, reply.Now}, err)
 		if err != nil {

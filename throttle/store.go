@@ -32,19 +32,19 @@ type store interface {
 	reset(ctx context.Context, k limitscripts.LimitKeys, n limitscripts.Numbers) (limitscripts.CancelReply, error)
 }
 
-// undoer gives grants back, or places in lines, that a call got in one slot of a Cluster.
+// undoer gives grants back, or places in lines, that a call got in one hash slot of a Cluster.
 type undoer interface {
-	undo(ctx context.Context, g slotGrant)
+	undo(ctx context.Context, g hashSlotGrant)
 }
 
-// slotGrant is what a call got in one slot of a Cluster.
-type slotGrant struct {
-	at    slotCalls // its rules
-	token Token     // zero when there is only a place in a line
-	job   string    // the job whose place is given up, or that gets one again by away or park; empty when there is no place, or it stays as it is
-	worth []int64   // by rule of the whole call
+// hashSlotGrant is what a call got in one hash slot of a Cluster.
+type hashSlotGrant struct {
+	at    hashSlot // its rules
+	token Token    // zero when there is only a place in a line
+	job   string   // the job whose place is given up, or that gets one again by away or park; empty when there is no place, or it stays as it is
+	worth []int64  // by rule of the whole call
 	each  []time.Time
-	away  time.Time // until when the job keeps its turn there, by the clock of the slot's server; zero for no turn
+	away  time.Time // until when the job keeps its turn there, by the clock of the hash slot's server; zero for no turn
 	park  bool      // the job is parked there
 	again bool      // the call failed, and may be repeated with the same token: its caller sees to it that the grant goes back
 }
@@ -271,8 +271,8 @@ func (t *roundTripTimes) localTimes(r *limitscripts.AcquireReply, old time.Durat
 const (
 	staleMin = 10 * time.Millisecond
 	staleMax = time.Second
-	// staleSlots is the least where several servers are asked one after the other.
-	staleSlots = 50 * time.Millisecond
+	// staleHashSlots is the least where several servers are asked one after the other.
+	staleHashSlots = 50 * time.Millisecond
 )
 
 // slack is how old a grant of the rules may be when it is acted on: a tenth of the shortest

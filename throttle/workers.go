@@ -225,9 +225,9 @@ func (workerCalls) Lookup(ctx context.Context, booking BookingRef, hold bool) (B
 	}
 	r := booking.request()
 	calls := p.calls(booking.IDs, r)
-	slotted := []slotCalls{{0, len(calls)}}
+	slotted := []hashSlot{{0, len(calls)}}
 	if _, sharded := p.store.store.(clusterStore); sharded {
-		slotted = slots(calls)
+		slotted = hashSlots(calls)
 	}
 	var out BookingStatus
 	for n := 0; n < len(slotted); {
@@ -254,7 +254,7 @@ func (workerCalls) Lookup(ctx context.Context, booking BookingRef, hold bool) (B
 }
 
 // lookup asks once about the calls of one slot.
-func lookup(ctx context.Context, t *storeCall, calls []limitscripts.RuleCall, at slotCalls, booking BookingRef,
+func lookup(ctx context.Context, t *storeCall, calls []limitscripts.RuleCall, at hashSlot, booking BookingRef,
 	hold bool) (s BookingStatus, again bool, err error) {
 	p := booking.Policy
 	setLimits(calls, t.limits, t.begin())
@@ -422,11 +422,11 @@ func (workerCalls) MayPass(err error) bool {
 // Servers names the masters of a Redis Cluster that have the keys of a request. It is empty where one server has all
 // keys. It asks nobody, and goes by what the client knows already.
 func (workerCalls) Servers(p *Policy, r Request) string {
-	return serversOf(p, p.rules.ids(r), slotCalls{})
+	return serversOf(p, p.rules.ids(r), hashSlot{})
 }
 
 // serversOf is ForWorkers.Servers by ids, of the rules of one slot, or of all rules when that is zero.
-func serversOf(p *Policy, ids []string, at slotCalls) string {
+func serversOf(p *Policy, ids []string, at hashSlot) string {
 	on, ok := p.store.store.(clusterStore)
 	if !ok || on.coalescer.cluster == nil {
 		return ""

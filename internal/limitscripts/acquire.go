@@ -28,7 +28,7 @@ var ErrRetrySingly = errors.New("limitscripts: the call failed among others")
 type AcquireArgs struct {
 	Rules             []RuleCall // narrowest first, 1 to RulesMax; those of kind Leases last
 	Policy            string     // whose turns count; "" for a policy of one rule
-	Later             bool       // a later slot may refuse what is granted here; with a Policy
+	Later             bool       // a later hash slot may refuse what is granted here; with a Policy
 	Gate              Gate
 	Token             uint64
 	Job               string

@@ -17,7 +17,7 @@ type CancelArgs struct {
 	Job    string
 	Back   bool // the job gets the first place in the line for its grant
 
-	// Or it gets the tickets that it had, because a later slot refuses, unless it has come again since.
+	// Or it gets the tickets that it had, because a later hash slot refuses, unless it has come again since.
 	Away time.Time // with a turn, until this instant
 	Park bool      // or it is parked there; without a Token a place that it has is parked
 
@@ -31,7 +31,7 @@ type CancelReply struct {
 	Now      time.Time
 	Promoted []Promotion
 	Version  int64 // of the rule's ledger, when Outdated
-	Spent    []int // of adjust.lua, by rule: what was paid more; nil when it was done before, -1 where one slot of several has done it before
+	Spent    []int // of adjust.lua, by rule: what was paid more; nil when it was done before, -1 where one hash slot of several has done it before
 }
 
 var cancelScript = luascripts.NewScript("limit/cancel")

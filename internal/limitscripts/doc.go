@@ -4,7 +4,7 @@
 //	key.go      the names of the keys of rules and of stored limits, and a user's key in them
 //	limit.go    rules, limits and gates as arguments
 //	acquire.go  acquire, for one call and for many together
-//	slots.go    acquire on a Cluster, slot by slot
+//	hashslots.go    acquire on a Cluster, slot by slot
 //	refresh.go  refresh, for many bookings together
 //	cancel.go   what changes what was granted or booked: cancel, adjust, close, reset
 //	lookup.go   what a key looks like, the place of a booking in a line, and the jobs that wait in a line

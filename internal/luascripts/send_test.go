@@ -202,7 +202,7 @@ func TestClusterMastersHaveTheLibrary(t *testing.T) {
 			n := limitscripts.Numbers{Kind: limitscripts.Sliding, Permits: 1, Window: time.Minute}
 			calls[i] = &limitscripts.Call{AcquireArgs: limitscripts.AcquireArgs{Rules: one(limitscripts.NewLimitKeys("hw", "sms", fmt.Sprint(round, "-", i)), n), Token: uint64(i + 1), MaxWait: -1}}
 		}
-		limitscripts.AcquireSlots(t.Context(), rdb, calls)
+		limitscripts.AcquireHashSlots(t.Context(), rdb, calls)
 		for i, c := range calls {
 			if c.Err != nil || c.Status != limitscripts.Granted {
 				t.Errorf("round %d, call %d: %+v, %v, want a grant", round, i, c.AcquireReply, c.Err)

@@ -200,7 +200,7 @@ func (c *call) leave() {
 	}
 }
 
-// grant takes the job out of its lines. Where a later slot may refuse, its tickets are kept.
+// grant takes the job out of its lines. Where a later hash slot may refuse, its tickets are kept.
 func (c *call) grant(r *limitscripts.AcquireReply, at int64, token uint64, later bool) {
 	c.spend(r, at, token)
 	for i := range c.rules {

@@ -48,7 +48,7 @@ type line struct {
 	set
 	promised set // the instants promised last, also to jobs that keep a turn
 	kept     set // tickets of the jobs that keep a turn, by whatever policy
-	granted  set // tickets of jobs that were granted here, and that a later slot may refuse
+	granted  set // tickets of jobs that were granted here, and that a later hash slot may refuse
 }
 
 // live never shortens what the line has.

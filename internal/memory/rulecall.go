@@ -422,7 +422,7 @@ func (r *ruleCall) leave() {
 	}
 }
 
-// leaveGranted takes a job out that is granted, and keeps its ticket, because a later slot may refuse. Of very many jobs it keeps the last
+// leaveGranted takes a job out that is granted, and keeps its ticket, because a later hash slot may refuse. Of very many jobs it keeps the last
 // tickets.
 func (r *ruleCall) leaveGranted() {
 	granted := &r.line.granted
@@ -500,7 +500,7 @@ func (r *ruleCall) firstTicket() int64 {
 	return ticket
 }
 
-// ticketAgain is for a job whose grant comes back because a later slot refuses: the ticket that it had. One that had none was mostly granted
+// ticketAgain is for a job whose grant comes back because a later hash slot refuses: the ticket that it had. One that had none was mostly granted
 // because nobody waited in the line. It goes before all when somebody waits there now, and otherwise behind the turns of others. One whose ticket
 // is not kept any more goes before all, too.
 func (r *ruleCall) ticketAgain() int64 {

@@ -75,7 +75,7 @@ func (w *twin) acquireArgs() (limitscripts.AcquireArgs, int) {
 	policy, name := w.drawPolicy()
 	a := limitscripts.AcquireArgs{
 		Rules: w.ruleCalls(policy), Policy: name, Gate: w.gate(), MaxWait: -1, WantLeft: rapid.IntRange(0, 2).Draw(w.T, "want left") == 0,
-		Templates: &w.templates, Later: rapid.IntRange(0, 2).Draw(w.T, "later slot") == 0,
+		Templates: &w.templates, Later: rapid.IntRange(0, 2).Draw(w.T, "later hash slot") == 0,
 		Mode:   rapid.SampledFrom([]limitscripts.Mode{limitscripts.Try, limitscripts.GrantOrBook, limitscripts.GrantOrBook, limitscripts.GrantOrBook, limitscripts.Book, limitscripts.BookLastRule}).Draw(w.T, "mode"),
 		Inline: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond}).Draw(w.T, "inline"),
 	}

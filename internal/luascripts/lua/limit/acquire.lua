@@ -18,7 +18,7 @@
 --                     max_us     longest wait that makes sense, -1 for any
 --                     gate       when work may run, see gate.lua; "" for always
 --                     want_left  1: how many permits are left, too
---                     turns      1: the policy has several rules; 2: and some are in a later slot, which may refuse what is granted here
+--                     turns      1: the policy has several rules; 2: and some are in a later hash slot, which may refuse what is granted here
 --                     safe       1: not while permits may count that this server has not heard of, see server.lua; 2: a WAIT comes after it; 3: both
 --                     rules      9 of each, see rulecall.lua
 --                     Behind the template of a call with stored limits come for each rule the versions of the limit and of the closing, as
@@ -67,7 +67,7 @@ end
 
 -- A template is what calls share. Beside what the text says it has:
 --   keys                 how many keys a call has
---   later                true when a later slot may refuse what is granted here
+--   later                true when a later hash slot may refuse what is granted here
 --   worthy               true when an answer says what a permit is worth
 --   first_grants         true when a key without a ledger is granted by one write of its kind
 --   may_be_short         true when shortcut.lua may answer; short: and nothing is closed now, see close_after_failover

@@ -4,7 +4,7 @@
 -- ARGV[1]  token      8 bytes, or "" when there is only a booking; refuses from now on
 -- ARGV[2]  job        "" when there is no booking
 -- ARGV[3]  back       what the job gets for a grant that is given back: 0 nothing, and it leaves its lines; 1 the first place in the
---                     line, and it has no other; above 1 a turn, promised for this instant, because a later slot refuses; -1 a place in
+--                     line, and it has no other; above 1 a turn, promised for this instant, because a later hash slot refuses; -1 a place in
 --                     each line, where it is parked. Without a grant a place that it has is parked. See ticket_again in places.lua
 -- ARGV[4]  text       of the rules, see rulecall.lua
 -- ARGV[5+] stated     2 of each rule: the instant of the grant, and until when it may be found by that, see tokens.lua; zeros when that

@@ -302,7 +302,7 @@ local function promised_before(rules, binding)
   return 0
 end
 
--- grant spends the permits of a call and takes it out of its lines. Where a later slot may refuse, its tickets are kept
+-- grant spends the permits of a call and takes it out of its lines. Where a later hash slot may refuse, its tickets are kept
 local function grant(script, call, at)
   local now, rules, promoted = call.now, call.rules, {}
   charge(script, rules, at, call.token, true)

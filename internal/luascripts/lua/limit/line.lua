@@ -26,8 +26,8 @@
 -- GRANTED   is there when any job is `granted`, or was
 -- kept      "#cost:job": the ticket of each job that keeps a turn. A job among turns that has no such member, or another
 --           ticket there, does not wait there any more
--- granted   "~cost:job": the ticket of a job that was granted here, and that a later slot may refuse. It is no place. When the grant is given
---           back the job gets this ticket again. Newcomers get tickets behind it. Nobody tells it that the later slot has granted
+-- granted   "~cost:job": the ticket of a job that was granted here, and that a later hash slot may refuse. It is no place. When the grant is given
+--           back the job gets this ticket again. Newcomers get tickets behind it. Nobody tells it that the later hash slot has granted
 -- and the notes of close.lua: SINCE, LAST, IN and SQUEEZED. LAST may lie a little below NOTES_FROM. From the year 2112 on
 -- promises lie among the notes.
 --
@@ -482,7 +482,7 @@ end
 
 -- promote tells jobs that they may come earlier than promised: the first that waits and, when
 -- asked for, the first turn; of leases, see offer. A turn of the call's own job is not told: its caller has an answer, and
--- where a rule in another slot holds the job up this rule would tell it to come at once
+-- where a rule in another hash slot holds the job up this rule would tell it to come at once
 local function promote(rule, now, promoted, turn_too)
   local member = rule.member
   rule.member = ""

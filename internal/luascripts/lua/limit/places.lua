@@ -199,7 +199,7 @@ local function granted_jobs(rule)
   return rule.marked and redis.call("ZCOUNT", rule.line, GRANTED_FROM, "+inf") or 0
 end
 
--- leave_granted takes a job out that is granted, and keeps its ticket, because a later slot may refuse. Of very many jobs it keeps the last tickets
+-- leave_granted takes a job out that is granted, and keeps its ticket, because a later hash slot may refuse. Of very many jobs it keeps the last tickets
 local function leave_granted(rule)
   if rule.ticket then
     local many = granted_jobs(rule)
@@ -213,7 +213,7 @@ local function leave_granted(rule)
   end
 end
 
--- ticket_again is for a job whose grant comes back because a later slot refuses: the ticket that it had. One that had none was mostly granted
+-- ticket_again is for a job whose grant comes back because a later hash slot refuses: the ticket that it had. One that had none was mostly granted
 -- because nobody waited in the line. It goes before all when somebody waits there now, and otherwise behind the turns of others. One whose
 -- ticket is not kept any more goes before all, too
 local function ticket_again(rule)

@@ -9,12 +9,12 @@ import (
 	"github.com/headwayq/headway/internal/luascripts"
 )
 
-// AcquireSlots runs acquire.lua for 1 to [CallsMax] calls whose keys lie anywhere in a
-// Cluster, those of each call in one slot: one script for the calls of a slot, in
+// AcquireHashSlots runs acquire.lua for 1 to [CallsMax] calls whose keys lie anywhere in a
+// Cluster, those of each call in one hash slot: one script for the calls of a hash slot, in
 // order, and all of them in one pipeline for each node. Each call has its own Err: that
 // of its script where that failed as a whole.
-func AcquireSlots(ctx context.Context, c *redis.ClusterClient, calls []*Call) {
-	crowds := bySlot(calls)
+func AcquireHashSlots(ctx context.Context, c *redis.ClusterClient, calls []*Call) {
+	crowds := byHashSlot(calls)
 	commands := make([]luascripts.Command, len(crowds))
 	for i, crowd := range crowds {
 		commands[i] = acquireCommand(crowd)
@@ -30,8 +30,8 @@ func AcquireSlots(ctx context.Context, c *redis.ClusterClient, calls []*Call) {
 	}
 }
 
-// bySlot are the calls of each slot, in order.
-func bySlot(calls []*Call) [][]*Call {
+// byHashSlot are the calls of each hash slot, in order.
+func byHashSlot(calls []*Call) [][]*Call {
 	var crowds [][]*Call
 	at := make([]uint16, 0, len(calls)) // of the crowds
 	for _, c := range calls {

@@ -8,7 +8,7 @@ import (
 	"github.com/headwayq/headway/internal/redistest"
 )
 
-// slotBefore asks about a phone in one slot, of a policy that has a rule in a later one.
+// slotBefore asks about a phone in one hash slot, of a policy that has a rule in a later one.
 type slotBefore struct {
 	*testing.T
 	rdb   redistest.Timed
@@ -35,7 +35,7 @@ func (s *slotBefore) ask(policy, job string, want Status) AcquireReply {
 	return r
 }
 
-// back gives the newest grant back, because the later slot refuses the job until an instant.
+// back gives the newest grant back, because the later hash slot refuses the job until an instant.
 func (s *slotBefore) back(job string, until time.Duration) {
 	s.Helper()
 	r, err := Cancel(s.Context(), s.rdb, CancelArgs{Rules: s.rules, Policy: "p", Token: s.token, Job: job, Away: start.Add(until)})
@@ -44,7 +44,7 @@ func (s *slotBefore) back(job string, until time.Duration) {
 	}
 }
 
-// A job that a later slot refuses gets back the turn that it had. One that had none stands behind the turns of others.
+// A job that a later hash slot refuses gets back the turn that it had. One that had none stands behind the turns of others.
 func TestOrderIsKeptForALaterSlot(t *testing.T) {
 	t.Parallel()
 	s := newSlotBefore(t, 3)
@@ -72,7 +72,7 @@ func TestOrderIsKeptForALaterSlot(t *testing.T) {
 	s.ask("p", "b", Granted)
 }
 
-// Who came to the line while the later slot was asked stands behind the job that it refused.
+// Who came to the line while the later hash slot was asked stands behind the job that it refused.
 func TestJobOfALaterSlotStandsBeforeThoseWhoCameSince(t *testing.T) {
 	t.Parallel()
 	for _, waited := range []bool{false, true} {
@@ -98,7 +98,7 @@ func TestJobOfALaterSlotStandsBeforeThoseWhoCameSince(t *testing.T) {
 	}
 }
 
-// When the later slot admits the job, its ticket is forgotten: within seconds when nobody else is there, or when it comes again.
+// When the later hash slot admits the job, its ticket is forgotten: within seconds when nobody else is there, or when it comes again.
 func TestTicketForALaterSlotIsForgotten(t *testing.T) {
 	t.Parallel()
 	s := newSlotBefore(t, 1)
