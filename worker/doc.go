@@ -57,8 +57,7 @@ package worker
 //
 //	adapter.go       Adapter makes the parts, starts and ends them; its hooks in asynq's configuration
 //	config.go        Config
-//	pool.go          Pool is an adapter and its servers
-//	signals*.go      what Run does at SIGTERM, SIGINT and SIGTSTP
+//	pool.go          Pool is an adapter and its servers; what Run does at SIGTERM, SIGINT and SIGTSTP (signals_*.go)
 //	core.go          core, load
 //	client.go        client, finishPipeline
 //	fetch.go         fetcher, idleServers, and how the client fetches
@@ -66,7 +65,8 @@ package worker
 //	attempt.go       attempt as the host of its handler: ask, wait, hold, defer, give back
 //	outcome.go       attempt after its handler: correct the charge, Retry-After
 //	policyfiles.go   follows policy files
-//	deferral.go      deferral, deferrals, archiveWatch, doneRun, finishedTasks
+//	deferral.go      deferral, deferrals, archiveWatch
+//	finished.go      finishedTasks: ends that could not be written; doneRun
 //	batch.go         batches, batchCounts
 //	waker.go         waker wakes what is due, in order, as workers are free; lead
 //	refreshfilter.go refreshFilter: which bookings are asked about before their tasks are woken
@@ -74,6 +74,6 @@ package worker
 //	subscriber.go    subscriber
 //	promotions.go    promotions, and lateGiveBacks: what is given back again until Redis takes it
 //	upkeep.go        upkeep, serverWatch, localClock, sweeper, and the sign of life of the pool
-//	unlimited.go     typeWatch
+//	unlimited.go     Unlimited: what becomes of a task whose type has no policy; typeWatch
 //	stats.go         Stats, and the counters behind them
 //	ttlmap.go        ttlMap, of which Adapter.inFlight and Adapter.recentlyDone are two
