@@ -96,10 +96,8 @@ func (s clusterStore) acquire(ctx context.Context, c *limitscripts.Call, by undo
 					g.away = s.shownBy(ctx, a.Rules[given.from], away, base)
 				}
 				g.park = waitsForLease(call.Rules, r)
-			case given != at:
-				g.park = true // it finds its place again when it comes again
 			default:
-				g.job = "" // the place that it may have here stays
+				g.park = true // it finds its place again when it comes again
 			}
 			by.undo(ctx, g)
 		}

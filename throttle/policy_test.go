@@ -104,7 +104,7 @@ func (s *scene) nobodyWaits() {
 }
 
 // linesLeft are the lines and turns with more in them than tickets of jobs that were granted in one hash slot of a Cluster. Those are gone
-// within seconds, see limitscripts.TestTicketForALaterSlotIsForgotten.
+// within seconds, see limitscripts.TestTicketForALaterHashSlotIsForgotten.
 func linesLeft(t *testing.T, raw redis.UniversalClient) []string {
 	t.Helper()
 	return slices.DeleteFunc(redistest.Keys(t, raw, "hw:*"), func(k string) bool {

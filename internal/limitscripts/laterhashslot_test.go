@@ -2,6 +2,7 @@ package limitscripts
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,7 +46,7 @@ func (s *slotBefore) back(job string, until time.Duration) {
 }
 
 // A job that a later hash slot refuses gets back the turn that it had. One that had none stands behind the turns of others.
-func TestOrderIsKeptForALaterSlot(t *testing.T) {
+func TestOrderIsKeptForALaterHashSlot(t *testing.T) {
 	t.Parallel()
 	s := newSlotBefore(t, 3)
 	for range 3 {
@@ -73,7 +74,7 @@ func TestOrderIsKeptForALaterSlot(t *testing.T) {
 }
 
 // Who came to the line while the later hash slot was asked stands behind the job that it refused.
-func TestJobOfALaterSlotStandsBeforeThoseWhoCameSince(t *testing.T) {
+func TestJobOfALaterHashSlotStandsBeforeThoseWhoCameSince(t *testing.T) {
 	t.Parallel()
 	for _, waited := range []bool{false, true} {
 		s := newSlotBefore(t, 1)
@@ -99,7 +100,7 @@ func TestJobOfALaterSlotStandsBeforeThoseWhoCameSince(t *testing.T) {
 }
 
 // When the later hash slot admits the job, its ticket is forgotten: within seconds when nobody else is there, or when it comes again.
-func TestTicketForALaterSlotIsForgotten(t *testing.T) {
+func TestTicketForALaterHashSlotIsForgotten(t *testing.T) {
 	t.Parallel()
 	s := newSlotBefore(t, 1)
 	line := s.rules[0].line
@@ -138,7 +139,7 @@ func TestTicketForALaterSlotIsForgotten(t *testing.T) {
 }
 
 // Of very many jobs that are granted the last tickets are kept.
-func TestFewTicketsForALaterSlotAreKept(t *testing.T) {
+func TestFewTicketsForALaterHashSlotAreKept(t *testing.T) {
 	t.Parallel()
 	s := newSlotBefore(t, 1)
 	s.ask("other", "", Granted)
@@ -157,8 +158,38 @@ func TestFewTicketsForALaterSlotAreKept(t *testing.T) {
 	s.ask("p", "149", Granted)
 }
 
+// On a key that is never without anybody, those who had not waited come back in their order, too, and behind those before them.
+func TestNewcomersKeepTheirOrderForALaterHashSlot(t *testing.T) {
+	t.Parallel()
+	s := newSlotBefore(t, 200)
+	for range 200 {
+		s.ask("other", "", Granted)
+	}
+	const more = 80 // than the tickets that are kept
+	for i := range more {
+		s.ask("p", fmt.Sprint(i), Booked)
+	}
+	s.rdb.SetTime(start.Add(time.Minute))
+	for i := range more {
+		s.ask("p", fmt.Sprint(i), Granted)
+	}
+	back := []string{"79", "old", "x", "y"}
+	s.back("79", 10*time.Minute)
+	for _, job := range back[1:] {
+		s.ask("p", job, Granted)
+		s.back(job, 10*time.Minute)
+	}
+	var tickets []float64
+	for _, job := range back {
+		tickets = append(tickets, s.rdb.ZScore(t.Context(), s.rules[0].line, "#1:"+job).Val())
+	}
+	if !slices.IsSorted(tickets) || tickets[0] == 0 {
+		t.Errorf("tickets %v of %q, want them in this order", tickets, back)
+	}
+}
+
 // A grant that comes back after its job has come again leaves the job the place that it has by now, and tells it to come.
-func TestLateRefundOfALaterSlotLeavesThePlace(t *testing.T) {
+func TestLateRefundOfALaterHashSlotLeavesThePlace(t *testing.T) {
 	t.Parallel()
 	for name, back := range map[string]CancelArgs{"with a turn": {Away: start.Add(2 * time.Second)}, "parked": {Park: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +212,7 @@ func TestLateRefundOfALaterSlotLeavesThePlace(t *testing.T) {
 }
 
 // Whoever gets the first ticket meanwhile stands before a job that may come back, and not beside it.
-func TestFirstTicketIsBeforeThoseOfALaterSlot(t *testing.T) {
+func TestFirstTicketIsBeforeThoseOfALaterHashSlot(t *testing.T) {
 	t.Parallel()
 	s := newSlotBefore(t, 2)
 	s.ask("other", "", Granted)

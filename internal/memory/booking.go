@@ -9,6 +9,13 @@ import (
 func (c *call) cancel(a limitscripts.CancelArgs) (given bool) {
 	at := int64(0)
 	found, until := c.found(a.Token)
+	again := false // it has come again since its grant, and this call knows less than that one
+	for i := range c.rules {
+		if rule := &c.rules[i]; a.Park || !a.Away.IsZero() {
+			rule.findTicket()
+			again = again || rule.place != nowhere
+		}
+	}
 	for i := range c.rules {
 		rule, held := &c.rules[i], found[i]
 		rule.takeBack(a.Token, held, until)
@@ -20,18 +27,13 @@ func (c *call) cancel(a limitscripts.CancelArgs) (given bool) {
 		case !a.Back && !a.Park && a.Away.IsZero():
 			rule.leave()
 		case a.Token == 0 && !a.Back:
-			rule.findTicket()
 			rule.stepAside(c.now)
 		case held <= 0 || !given: // a copy of this call finds nothing given: it must not take the place away
-		case a.Park || !a.Away.IsZero():
-			if rule.findTicket(); rule.place != nowhere { // it has come again since, and knows more than this call
-				continue
-			}
-			if a.Park {
-				rule.joinAt(parked, rule.ticketAgain(), at)
-			} else {
-				rule.joinAt(turn, rule.ticketAgain(), max(at, microsOf(a.Away)))
-			}
+		case again:
+		case a.Park:
+			rule.joinAt(parked, rule.ticketAgain(), at)
+		case !a.Away.IsZero():
+			rule.joinAt(turn, rule.ticketAgain(), max(at, microsOf(a.Away)))
 		case i == 0:
 			rule.joinAt(waits, rule.firstTicket(), at)
 		default:

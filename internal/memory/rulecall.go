@@ -422,19 +422,22 @@ func (r *ruleCall) leave() {
 	}
 }
 
-// leaveGranted takes a job out that is granted, and keeps its ticket, because a later hash slot may refuse. Of very many jobs it keeps the last
-// tickets.
+// leaveGranted takes a job out that is granted, and keeps its ticket, because a later hash slot may refuse. A job that has none gets
+// the last one, when anybody else has a place here, or may come back. Of very many jobs it keeps the last tickets.
 func (r *ruleCall) leaveGranted() {
 	granted := &r.line.granted
-	if r.place == nowhere {
-		granted.drop(r.member) // it may have one of a grant before
+	if r.member == "" || r.nobody {
 		return
 	}
 	until := r.line.until()
 	for granted.len() >= grantedMost {
 		granted.drop(granted.order[0].member)
 	}
-	granted.add(r.member, r.ticket)
+	ticket := r.ticket
+	if r.place == nowhere {
+		ticket = r.lastTicket()
+	}
+	granted.add(r.member, ticket)
 	r.line.mark(anyGranted, 0)
 	r.line.liveUntil(until)
 	r.leave()
@@ -500,9 +503,8 @@ func (r *ruleCall) firstTicket() int64 {
 	return ticket
 }
 
-// ticketAgain is for a job whose grant comes back because a later hash slot refuses: the ticket that it had. One that had none was mostly granted
-// because nobody waited in the line. It goes before all when somebody waits there now, and otherwise behind the turns of others. One whose ticket
-// is not kept any more goes before all, too.
+// ticketAgain is for a job whose grant comes back because a later hash slot refuses: the ticket that was kept. None was when nobody had a
+// place here: who has one now has come since. None is kept any more when very many have been granted since.
 func (r *ruleCall) ticketAgain() int64 {
 	ticket, some := r.line.granted.score(r.member)
 	switch {

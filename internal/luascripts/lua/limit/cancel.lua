@@ -48,6 +48,16 @@ return function(keys, args)
     stated_until = max(stated_until, rule.stated_until)
   end
 
+  -- with a place the job has come again since its grant, and this call knows less than that one
+  local has_place = false
+  for _, rule in ipairs(rules) do
+    if rule.member ~= "" and back ~= 0 and back ~= 1 then
+      read_line(rule, now)
+      find_ticket(rule)
+      has_place = has_place or rule.ticket ~= nil
+    end
+  end
+
   local given, at, promoted = 0, now, {}
   for i, rule in ipairs(rules) do
     local held = rule.found and rule.found > 0 and rule.found
@@ -56,10 +66,8 @@ return function(keys, args)
     if rule.member ~= "" and back == 0 then
       find_ticket_alone(rule)
       leave(rule)
-    elseif rule.member ~= "" and back ~= 1 then
-      read_line(rule, now)
-      find_ticket(rule)
-      if token == "" then step_aside(rule, now, now) end
+    elseif has_place and token == "" then
+      step_aside(rule, now, now)
     end
     if held and not rule.kind.lease then unspend(rule, now, held, rule.want, token, rule.stated_worth) end
     if token ~= "" and (i == 1 or rule.kind.lease) then withdraw(rule, token, rule.found, stated_until, now) end
@@ -69,7 +77,7 @@ return function(keys, args)
     if held and given == 1 and job ~= "" then -- a copy of this call finds nothing given: it must not take the place away
       if back == 1 then
         join_at(rule, rule.line, first_ticket(rule), at, now, i > 1)
-      elseif back ~= 0 and not rule.ticket then -- with a place it has come again since, and knows more than this call
+      elseif back ~= 0 and not has_place then
         join_at(rule, back > 1 and rule.turns or rule.line, ticket_again(rule), max(back, at), now, back < 0)
       end
     end

@@ -307,8 +307,9 @@ local function grant(script, call, at)
   local now, rules, promoted = call.now, call.rules, {}
   charge(script, rules, at, call.token, true)
   for _, rule in ipairs(rules) do
+    if call.template.later then places.leave_granted(rule) end -- before those who are late are parked: it goes by where they were
     park(rule)
-    if call.template.later then places.leave_granted(rule) elseif rule.ticket then leave(rule) end
+    if rule.ticket and not call.template.later then leave(rule) end
     -- the next turn may have been told to come far in the future, after a job that another rule held up, for instance until the end of a
     -- lease. Leases are given back before they end, and so that job may have gone long ago
     local turns = rule.end_turn_rank - rule.first_turn_rank > (rule.in_turns and 1 or 0)

@@ -18,6 +18,11 @@ local function granted_ticket(score)
   return score and score / 64 - PARK_OFFSET or nil
 end
 
+-- granted_jobs is of how many jobs the tickets are kept, though they were granted
+local function granted_jobs(rule)
+  return rule.marked and redis.call("ZCOUNT", rule.line, GRANTED_FROM, "+inf") or 0
+end
+
 -- mix notes that costs differ, when the job's cost is not that of the first job that waits, or of the first turn
 local function mix(rule)
   if rule.nobody then return end
@@ -43,7 +48,8 @@ local function last_ticket(rule)
     local last = redis.call("ZRANGE", rule.line, "-1", "-1", "WITHSCORES")
     if string.sub(last[1] or "", 1, 1) == "~" then
       after(string.sub(last[1], 2), granted_ticket(last[2]))
-      last = redis.call("ZREVRANGEBYSCORE", rule.line, KEPT_TO, NOTES_TO, "WITHSCORES", "LIMIT", "0", "1")
+      local rank = int(-granted_jobs(rule) - 1) -- of the last before these
+      last = redis.call("ZRANGE", rule.line, rank, rank, "WITHSCORES")
     end
     if string.sub(last[1] or "", 1, 1) == "#" then after(string.sub(last[1], 2), kept_ticket(last[2])) end
   end
@@ -194,28 +200,21 @@ local function first_ticket(rule)
   return ticket and ticket_before(rule, rule.want, floor(ticket / ROOM) * ROOM) or 0
 end
 
--- granted_jobs is of how many jobs the tickets are kept, though they were granted
-local function granted_jobs(rule)
-  return rule.marked and redis.call("ZCOUNT", rule.line, GRANTED_FROM, "+inf") or 0
-end
-
--- leave_granted takes a job out that is granted, and keeps its ticket, because a later hash slot may refuse. Of very many jobs it keeps the last tickets
+-- leave_granted takes a job out that is granted, and keeps its ticket, because a later hash slot may refuse. A job that has none gets
+-- the last one, when anybody else has a place here, or may come back. Of very many jobs it keeps the last tickets
 local function leave_granted(rule)
-  if rule.ticket then
-    local many = granted_jobs(rule)
-    if many >= GRANTED_MOST then redis.call("ZREMRANGEBYRANK", rule.line, int(-many), int(-GRANTED_MOST)) end
-    local score = int((unparked(rule.ticket) + PARK_OFFSET) * 64)
-    redis.call("ZADD", rule.line, score, "~" .. rule.member, int(PARK_OFFSET + PROMISE_OFFSET), GRANTED)
-    rule.marked = true
-    leave(rule)
-  elseif rule.marked and rule.member ~= "" then -- it may have one of a grant before
-    redis.call("ZREM", rule.line, "~" .. rule.member)
-  end
+  if rule.member == "" or rule.nobody then return end
+  local many = granted_jobs(rule)
+  if many >= GRANTED_MOST then redis.call("ZREMRANGEBYRANK", rule.line, int(-many), int(-GRANTED_MOST)) end
+  local ticket = rule.ticket and unparked(rule.ticket) or last_ticket(rule)
+  local score = int((ticket + PARK_OFFSET) * 64)
+  redis.call("ZADD", rule.line, score, "~" .. rule.member, int(PARK_OFFSET + PROMISE_OFFSET), GRANTED)
+  rule.marked = true
+  leave(rule)
 end
 
--- ticket_again is for a job whose grant comes back because a later hash slot refuses: the ticket that it had. One that had none was mostly granted
--- because nobody waited in the line. It goes before all when somebody waits there now, and otherwise behind the turns of others. One whose
--- ticket is not kept any more goes before all, too
+-- ticket_again is for a job whose grant comes back because a later hash slot refuses: the ticket that was kept. None was when nobody had
+-- a place here: who has one now has come since. None is kept any more when very many have been granted since
 local function ticket_again(rule)
   local ticket = rule.marked and granted_ticket(redis.call("ZSCORE", rule.line, "~" .. rule.member))
   if not ticket then return (rule.front or granted_jobs(rule) >= GRANTED_MOST) and first_ticket(rule) or last_ticket(rule) end
