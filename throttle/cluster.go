@@ -25,8 +25,8 @@ func storeOn(rdb redis.UniversalClient) store {
 }
 
 // clusterStore asks one script for each hash slot, the narrowest key first, because a
-// script there sees the keys of one hash slot only. What was spent is given back when a
-// later rule refuses; in between others see it as spent, and get a later
+// script there sees the keys of one hash slot only. The permits that it took are given back when a
+// later rule refuses; in between others see them as spent, and get a later
 // instant than need be for a moment. A process that dies in between leaves a permit
 // charged that nobody used. Each hash slot grants by the clock of its own server, so a job
 // may start after the instant at which a rule counts it, by as much as a grant may

@@ -247,6 +247,25 @@ func TestClusterKeepsThePlaceOfAJobThatFails(t *testing.T) {
 	s.want(s.redeem(p, jobRequest(2, key, "fails")), true, 2*time.Minute)
 }
 
+// A job that is granted without Redis, because the provider's server can't write, leaves no place at its phone.
+func TestClusterFailOpenLeavesNoPlace(t *testing.T) {
+	t.Parallel()
+	raw, full := redistest.StartCluster(t, 3), &unreachable{tag: "{provider}", says: fullError{}}
+	raw.AddHook(full)
+	s := sceneOn(t, raw)
+	cfg := throttle.Config{OnUnavailable: throttle.FailOpen}
+	phone := newLimiter(t, s.rdb, "phone", throttle.Sliding(1, time.Minute), cfg)
+	p := newPolicy(t, phone, newLimiter(t, s.rdb, "provider", throttle.Sliding(100, time.Minute), cfg))
+	s.want(s.try(phone, 1), true, 0)
+	s.by(s.redeem(p, jobRequest(2, key, "job")), "phone", time.Minute)
+	s.at(time.Minute)
+	full.on.Store(true)
+	if d := s.redeem(p, jobRequest(2, key, "job")); !d.Granted {
+		t.Fatalf("%v, want a grant without Redis", d)
+	}
+	eventually(t, "no line is left", func() bool { return len(linesLeft(t, raw)) == 0 })
+}
+
 // A job gets a lease offered. It passes the jobs that wait for the provider, because the provider had admitted it before. When the provider
 // has no permit for it now, it keeps its place for the lease, and the next job is told to come.
 func TestClusterJobsThatWaitForLeasesAreNotHeldUpByALineForARate(t *testing.T) {

@@ -1,6 +1,7 @@
 package throttle_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type unreachable struct {
 	after int32 // so many scripts run before, from when it is on
 	on    atomic.Bool
 	ran   atomic.Int32
+	says  error // of a server that answers; nil for one that can't be reached
 }
 
 func (*unreachable) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -34,7 +36,7 @@ func (*unreachable) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 func (u *unreachable) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if u.on.Load() && redistest.IsScript(cmd) && strings.Contains(fmt.Sprint(cmd.Args()[3]), u.tag) && u.ran.Add(1) > u.after {
-			err := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+			err := cmp.Or[error](u.says, &net.OpError{Op: "dial", Err: errors.New("connection refused")})
 			cmd.SetErr(err)
 			return err
 		}

@@ -253,7 +253,7 @@ func (workerCalls) Lookup(ctx context.Context, booking BookingRef, hold bool) (B
 	return out, nil
 }
 
-// lookup asks once about the calls of one slot.
+// lookup asks once about the calls of one hash slot.
 func lookup(ctx context.Context, t *storeCall, calls []limitscripts.RuleCall, at hashSlot, booking BookingRef,
 	hold bool) (s BookingStatus, again bool, err error) {
 	p := booking.Policy
@@ -425,7 +425,7 @@ func (workerCalls) Servers(p *Policy, r Request) string {
 	return serversOf(p, p.rules.ids(r), hashSlot{})
 }
 
-// serversOf is ForWorkers.Servers by ids, of the rules of one slot, or of all rules when that is zero.
+// serversOf is ForWorkers.Servers by ids, of the rules of one hash slot, or of all rules when that is zero.
 func serversOf(p *Policy, ids []string, at hashSlot) string {
 	on, ok := p.store.store.(clusterStore)
 	if !ok || on.coalescer.cluster == nil {

@@ -294,9 +294,9 @@ func (r *run) drain(ctx context.Context, rdb redis.UniversalClient, client *queu
 		r.unfed += unfed
 	}
 	// Twice in a row, because one look reads one list after another: it overlooks a message that moves to a list that it has read.
-	count := e2e.NewBacklog(rdb, queueName, false)
+	backlog := e2e.NewBacklog(rdb, queueName, false)
 	for empty := 0; ctx.Err() == nil && empty < 2; time.Sleep(100 * time.Millisecond) {
-		if s, err := count.Look(); err != nil || s.Left > listedMost && !r.spec.leaveOrphans {
+		if s, err := backlog.Look(); err != nil || s.Left > listedMost && !r.spec.leaveOrphans {
 			empty = 0
 			continue
 		}

@@ -68,7 +68,7 @@ func TestOrderIsKeptForALaterHashSlot(t *testing.T) {
 	}
 	s.ask("p", "a", Granted)
 	s.rdb.SetTime(start.Add(2 * time.Minute))
-	s.ask("p", "c", Granted) // and a permit is left for b, who was before it
+	s.ask("p", "c", Granted) // two of three permits are spent: b keeps the third one
 	s.ask("p", "newcomer", Booked)
 	s.ask("p", "b", Granted)
 }
@@ -135,7 +135,7 @@ func TestTicketForALaterHashSlotIsForgotten(t *testing.T) {
 	s.ask("p", "d", Booked)
 	s.token--
 	s.back("b", 7*time.Minute)
-	s.ask("p", "b", Granted) // so it goes before d, who has joined since
+	s.ask("p", "b", Granted) // before d: d joined the line after b was granted
 }
 
 // Of very many jobs that are granted the last tickets are kept.

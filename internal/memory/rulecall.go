@@ -503,8 +503,9 @@ func (r *ruleCall) firstTicket() int64 {
 	return ticket
 }
 
-// ticketAgain is for a job whose grant comes back because a later hash slot refuses: the ticket that was kept. None was when nobody had a
-// place here: who has one now has come since. None is kept any more when very many have been granted since.
+// ticketAgain is for a job whose grant comes back because a later hash slot refuses: the ticket that was kept. There is none in two cases.
+// Too many jobs were granted after it: then it goes before all. Or nobody had a place here at the grant: then it goes before those who wait in
+// the line, as they came later, and behind all turns when nobody waits there.
 func (r *ruleCall) ticketAgain() int64 {
 	ticket, some := r.line.granted.score(r.member)
 	switch {

@@ -307,7 +307,7 @@ local function grant(script, call, at)
   local now, rules, promoted = call.now, call.rules, {}
   charge(script, rules, at, call.token, true)
   for _, rule in ipairs(rules) do
-    if call.template.later then places.leave_granted(rule) end -- before those who are late are parked: it goes by where they were
+    if call.template.later then places.leave_granted(rule) end -- before `park`: the ticket of a newcomer goes by the line as it was read
     park(rule)
     if rule.ticket and not call.template.later then leave(rule) end
     -- the next turn may have been told to come far in the future, after a job that another rule held up, for instance until the end of a

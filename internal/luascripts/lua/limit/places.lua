@@ -213,8 +213,9 @@ local function leave_granted(rule)
   leave(rule)
 end
 
--- ticket_again is for a job whose grant comes back because a later hash slot refuses: the ticket that was kept. None was when nobody had
--- a place here: who has one now has come since. None is kept any more when very many have been granted since
+-- ticket_again is for a job whose grant comes back because a later hash slot refuses: the ticket that was kept. There is none in two
+-- cases. Too many jobs were granted after it: then it goes before all. Or nobody had a place here at the grant: then it goes before those
+-- who wait in the line, as they came later, and behind all turns when nobody waits there
 local function ticket_again(rule)
   local ticket = rule.marked and granted_ticket(redis.call("ZSCORE", rule.line, "~" .. rule.member))
   if not ticket then return (rule.front or granted_jobs(rule) >= GRANTED_MOST) and first_ticket(rule) or last_ticket(rule) end
