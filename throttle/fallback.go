@@ -160,7 +160,7 @@ func (f *fallback) decide(ctx context.Context, a *acquisition) error {
 	case ForWorkers.Answered(err): // and charged nothing
 		f.available()
 		err = f.withoutRedis(ctx, a)
-		if _, sharded := a.p.store.store.(clusterStore); sharded && a.d.Granted && a.r.Job != "" { // some hash slots may have given it places, which it does not need now
+		if _, sharded := a.p.store.store.(clusterStore); sharded && a.d.Granted && a.r.Job != "" { // some hash slots may have given it places: it needs none now
 			r := a.r
 			r.Token, r.grant = 0, grant{}
 			go withdrawFromRedis(context.WithoutCancel(ctx), a.p, r) // ends as in afterSilence
