@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -89,7 +90,7 @@ var acquireScript = luascripts.NewScript("limit/acquire")
 func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply, error) {
 	call := Call{AcquireArgs: a}
 	r, said := sendAcquire(ctx, c, []*Call{&call})
-	call.read(&r, r.Time())
+	call.read(&r, nowOf(&r))
 	call.confirmed(said)
 	return call.AcquireReply, call.Err
 }
@@ -104,7 +105,7 @@ func AcquireMany(ctx context.Context, c redis.Scripter, calls []*Call) error {
 
 // readMany reads the answers to calls that were sent together.
 func readMany(calls []*Call, r *luascripts.Reply, said *luascripts.Confirmation) error {
-	now := r.Time()
+	now := nowOf(r)
 	if r.Err() != nil && rediserr.Of(r.Err()).Answered() && len(calls) > 1 && slices.ContainsFunc(calls, func(c *Call) bool { return c.HoldAfterFailover }) {
 		for _, call := range calls { // those that do not hold after a failover may run as a script
 			call.Err = ErrRetrySingly
@@ -250,6 +251,9 @@ var (
 	zeroLeft  [luascripts.RulesMax]int
 )
 
+// nowOf reads Redis' clock.
+func nowOf(r *luascripts.Reply) time.Time { return luascripts.TimeOf(r.IntWithin(1, math.MaxInt64)) }
+
 // read reads the answer to the call, the next value of r.
 func (c *Call) read(r *luascripts.Reply, now time.Time) {
 	n := len(c.Rules)
@@ -262,7 +266,11 @@ func (c *Call) read(r *luascripts.Reply, now time.Time) {
 		return
 	}
 	in := r.List()
-	c.Status, c.Rule, c.At, c.From = Status(in.Int()), int(in.IntOrZero()), in.TimeOrZero(), in.TimeOrZero()
+	c.Status = statusOf(&in)
+	if in.More() {
+		c.Rule = ruleOf(&in, n)
+	}
+	c.At, c.From = in.TimeOrZero(), in.TimeOrZero()
 	c.Promised, c.Fence = in.TimeOrZero(), in.IntOrZero()
 	promoted := in.IntOrZero()
 	if c.Status == Outdated {
@@ -281,7 +289,14 @@ func (c *Call) read(r *luascripts.Reply, now time.Time) {
 			c.Left[i] = free
 		}
 	}
-	c.Promoted, c.Err = promotionsOf(&in, promoted), in.Err()
+	c.Promoted = promotionsOf(&in, promoted, n)
+	if in.More() {
+		in.Unexpected("too many values")
+	}
+	if c.Status == Granted && (c.Rule != 0 || c.At.IsZero()) {
+		in.Unexpected("a grant that a rule refuses, or without an instant")
+	}
+	c.Err = in.Err()
 }
 
 // readShort reads an answer that is one integer.

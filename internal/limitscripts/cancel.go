@@ -49,8 +49,8 @@ func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, e
 	call.Once = a.Once
 	v, err := luascripts.Send(ctx, c, call).Result()
 	r := cancelScript.Read(5, v, err)
-	reply := CancelReply{Status: Status(r.Int()), Rule: int(r.Int()), Now: r.Time(), Version: r.Int()}
-	reply.Promoted = promotionsOf(&r, r.Int())
+	reply := CancelReply{Status: statusOf(&r), Rule: ruleOf(&r, len(a.Rules)), Now: r.Time(), Version: r.Int()}
+	reply.Promoted = promotionsOf(&r, r.Int(), len(a.Rules))
 	return reply, r.Err()
 }
 
@@ -69,13 +69,13 @@ var adjustScript = luascripts.NewScript("limit/adjust")
 func Adjust(ctx context.Context, c redis.Scripter, a AdjustArgs) (CancelReply, error) {
 	r := adjustScript.Ask(ctx, c, 5, keysOfRules(a.Rules, a.Policy),
 		grantArgs([]any{luascripts.TokenText(a.Token), luascripts.TokenText(a.Charge)}, a.Rules)...)
-	reply := CancelReply{Status: Status(r.Int()), Rule: int(r.Int()), Now: r.Time(), Version: r.Int()}
+	reply := CancelReply{Status: statusOf(r), Rule: ruleOf(r, len(a.Rules)), Now: r.Time(), Version: r.Int()}
 	if reply.Status == Granted {
 		for range a.Rules {
 			reply.Spent = append(reply.Spent, int(r.Int()))
 		}
 	}
-	reply.Promoted = promotionsOf(r, r.Int())
+	reply.Promoted = promotionsOf(r, r.Int(), len(a.Rules))
 	return reply, r.Err()
 }
 
@@ -104,8 +104,8 @@ var closeScript = luascripts.NewScript("limit/close")
 func Close(ctx context.Context, c redis.Scripter, a CloseArgs) (CloseReply, error) {
 	r := closeScript.Ask(ctx, c, 6, keysOfRules(a.Rules, a.Policy),
 		rulesText(a.Rules), a.Job, luascripts.Micros(a.For), a.Rule)
-	reply := CloseReply{Status: Status(r.Int()), Rule: int(r.Int()), Now: r.Time(), Until: r.Time(), Version: r.Int()}
-	reply.Promoted = promotionsOf(r, r.Int())
+	reply := CloseReply{Status: statusOf(r), Rule: ruleOf(r, len(a.Rules)), Now: r.Time(), Until: r.Time(), Version: r.Int()}
+	reply.Promoted = promotionsOf(r, r.Int(), len(a.Rules))
 	return reply, r.Err()
 }
 
@@ -114,7 +114,7 @@ var resetScript = luascripts.NewScript("limit/reset")
 // Reset runs reset.lua.
 func Reset(ctx context.Context, c redis.Scripter, k LimitKeys, n Numbers) (CancelReply, error) {
 	r := resetScript.Ask(ctx, c, 4, k.all(), n.Kind.text(), n.Permits, luascripts.Micros(n.Window), n.more(), n.Version)
-	reply := CancelReply{Status: Status(r.Int()), Now: r.Time(), Version: r.Int()}
-	reply.Promoted = promotionsOf(r, r.Int())
+	reply := CancelReply{Status: statusOf(r), Now: r.Time(), Version: r.Int()}
+	reply.Promoted = promotionsOf(r, r.Int(), 1)
 	return reply, r.Err()
 }

@@ -231,14 +231,27 @@ func widest(rules []RuleCall) LimitKeys {
 	return rules[len(rules)-1].LimitKeys
 }
 
-// promotionsOf reads n jobs that may come earlier.
-func promotionsOf(r *luascripts.Reply, n int64) []Promotion {
+// statusOf reads a status.
+func statusOf(r *luascripts.Reply) Status {
+	return Status(r.IntWithin(int64(askAlone), int64(Corrupt)))
+}
+
+// ruleOf reads which of so many rules it is, counted from 1; 0 for none.
+func ruleOf(r *luascripts.Reply, rules int) int {
+	return int(r.IntWithin(0, int64(rules)))
+}
+
+// promotionsOf reads n jobs that may come earlier, in the lines of so many rules.
+func promotionsOf(r *luascripts.Reply, n int64, rules int) []Promotion {
 	var out []Promotion
 	for range r.Groups(n, 3) {
-		p := Promotion{Rule: int(r.Int()), At: r.Time()}
-		cost, job, _ := strings.Cut(r.Text(), ":")
+		p := Promotion{Rule: int(r.IntWithin(1, int64(rules))), At: r.Time()}
+		cost, job, found := strings.Cut(r.Text(), ":")
+		var err error
+		if p.Cost, err = strconv.Atoi(cost); err != nil || !found {
+			r.Unexpected(`a member is not "cost:job"`)
+		}
 		p.Job = job
-		p.Cost, _ = strconv.Atoi(cost) // our own text
 		out = append(out, p)
 	}
 	return out

@@ -57,7 +57,7 @@ var peekScript = luascripts.NewScript("limit/peek")
 func Peek(ctx context.Context, c redis.Scripter, k LimitKeys, a PeekArgs) (PeekReply, error) {
 	r, held := runHeld(ctx, c, peekScript, 11, a.HoldAfterFailover, k.all(),
 		a.Kind.text(), a.Permits, luascripts.Micros(a.Window), a.more(), a.Version, a.Cost, a.Most, luascripts.Instant(a.Closed), a.Spent)
-	reply := PeekReply{Status: Status(r.Int()), Now: r.Time(), Free: int(r.Int()), Next: r.Time()}
+	reply := PeekReply{Status: statusOf(r), Now: r.Time(), Free: int(r.Int()), Next: r.Time()}
 	reply.Life = time.Duration(r.Int()) * time.Millisecond
 	reply.Closed, reply.Own = r.Time(), r.Time()
 	reply.Held = held.read(r)
@@ -122,7 +122,7 @@ var lookupScript = luascripts.NewScript("limit/lookup")
 // Lookup runs lookup.lua.
 func Lookup(ctx context.Context, c redis.Scripter, a RefreshArgs, hold bool) (LookupReply, error) {
 	r, held := runHeld(ctx, c, lookupScript, 9, hold, keysOfRules(a.Rules, a.Policy), rulesText(a.Rules), a.Job)
-	reply := LookupReply{Status: Status(r.Int()), Rule: int(r.Int()), At: r.Time(), Now: r.Time(), Permits: int(r.Int()), Jobs: int(r.Int())}
+	reply := LookupReply{Status: statusOf(r), Rule: ruleOf(r, len(a.Rules)), At: r.Time(), Now: r.Time(), Permits: int(r.Int()), Jobs: int(r.Int())}
 	reply.Parked = r.Int() == 1
 	reply.Closed = r.Time()
 	reply.Held = held.read(r)
@@ -177,7 +177,7 @@ var listScript = luascripts.NewScript("limit/list")
 func List(ctx context.Context, c redis.Scripter, k LimitKeys, a ListArgs) (ListReply, error) {
 	r, _ := runHeld(ctx, c, listScript, 5, a.HoldAfterFailover, k.all(),
 		a.Kind.text(), a.Permits, luascripts.Micros(a.Window), a.more(), a.Version, luascripts.Instant(a.Closed), a.From.text(), a.Skip, a.Most)
-	reply := ListReply{Status: Status(r.Int()), Now: r.Time(), Version: r.Int(), All: int(r.Int())}
+	reply := ListReply{Status: statusOf(r), Now: r.Time(), Version: r.Int(), All: int(r.Int())}
 	for range r.Count(5) {
 		w := Waiting{At: r.Time(), Job: r.Text(), Cost: int(r.Int())}
 		reply.Listed = append(reply.Listed, Listed{Waiting: w, Parked: r.Int() == 1, Ticket: r.Int()})

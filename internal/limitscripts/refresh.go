@@ -72,15 +72,15 @@ func refreshAll(ctx context.Context, c redis.UniversalClient, bookings []Refresh
 		r := refreshScript.Read(1+len(crowds[n]), v, err)
 		now := r.Time()
 		for _, i := range crowds[n] {
-			out[i] = refreshReplyOf(&r, now)
+			out[i] = refreshReplyOf(&r, now, len(bookings[i].Rules))
 		}
 	}
 }
 
-func refreshReplyOf(r *luascripts.Reply, now time.Time) RefreshReply {
+func refreshReplyOf(r *luascripts.Reply, now time.Time, rules int) RefreshReply {
 	in := r.List()
-	c := RefreshReply{Now: now, Status: Status(in.Int()), Rule: int(in.Int()), At: in.Time(), Before: int(in.Int())}
-	c.Promoted = promotionsOf(&in, in.Int())
+	c := RefreshReply{Now: now, Status: statusOf(&in), Rule: ruleOf(&in, rules), At: in.Time(), Before: int(in.Int())}
+	c.Promoted = promotionsOf(&in, in.Int(), rules)
 	if c.Err = in.Err(); c.Status == Outdated {
 		outdated(&c.At, &c.Version)
 	}

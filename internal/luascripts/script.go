@@ -141,14 +141,26 @@ func (r *Reply) More() bool { return r.err == nil && r.next < len(r.values) }
 // Int is the next value, which is an integer.
 func (r *Reply) Int() int64 {
 	if r.err != nil || r.next >= len(r.values) {
-		r.unexpected("too few values")
+		r.Unexpected("too few values")
 		return 0
 	}
 	n, ok := r.values[r.next].(int64)
 	if !ok {
-		r.unexpected(fmt.Sprintf("value %d is a %T, want an integer", r.next, r.values[r.next]))
+		r.Unexpected(fmt.Sprintf("value %d is a %T, want an integer", r.next, r.values[r.next]))
 	}
 	r.next++
+	return n
+}
+
+// IntWithin is the next value, an integer from least to most.
+func (r *Reply) IntWithin(least, most int64) int64 {
+	n := r.Int()
+	if r.err == nil && (n < least || n > most) {
+		r.Unexpected(fmt.Sprintf("value %d is %d, want %d to %d", r.next-1, n, least, most))
+	}
+	if r.err != nil {
+		return 0
+	}
 	return n
 }
 
@@ -181,12 +193,12 @@ func (r *Reply) Ints(n int) ([]int64, error) {
 // Text is the next value, which is text.
 func (r *Reply) Text() string {
 	if r.err != nil || r.next >= len(r.values) {
-		r.unexpected("too few values")
+		r.Unexpected("too few values")
 		return ""
 	}
 	s, ok := r.values[r.next].(string)
 	if !ok {
-		r.unexpected(fmt.Sprintf("value %d is a %T, want text", r.next, r.values[r.next]))
+		r.Unexpected(fmt.Sprintf("value %d is a %T, want text", r.next, r.values[r.next]))
 	}
 	r.next++
 	return s
@@ -209,12 +221,12 @@ func (r *Reply) TimeOrZero() time.Time {
 func (r *Reply) List() Reply {
 	inner := Reply{script: r.script, err: r.err}
 	if r.err != nil || r.next >= len(r.values) {
-		inner.unexpected("too few values")
+		inner.Unexpected("too few values")
 		return inner
 	}
 	var ok bool
 	if inner.values, ok = r.values[r.next].([]any); !ok {
-		inner.unexpected(fmt.Sprintf("value %d is a %T, want a list", r.next, r.values[r.next]))
+		inner.Unexpected(fmt.Sprintf("value %d is a %T, want a list", r.next, r.values[r.next]))
 	}
 	r.next++
 	return inner
@@ -228,7 +240,7 @@ func (r *Reply) Count(width int) int {
 // Groups is n, or 0 when so many groups of `width` values can't follow.
 func (r *Reply) Groups(n int64, width int) int {
 	if r.err == nil && (n < 0 || n > int64((len(r.values)-r.next)/width)) {
-		r.unexpected(fmt.Sprintf("%d groups of %d in %d values", n, width, len(r.values)))
+		r.Unexpected(fmt.Sprintf("%d groups of %d in %d values", n, width, len(r.values)))
 	}
 	if r.err != nil {
 		return 0
@@ -236,7 +248,8 @@ func (r *Reply) Groups(n int64, width int) int {
 	return int(n)
 }
 
-func (r *Reply) unexpected(what string) {
+// Unexpected notes that the script never gives such an answer, unless there was a fault before.
+func (r *Reply) Unexpected(what string) {
 	if r.err == nil {
 		r.err = r.script.Unexpected(what)
 	}
