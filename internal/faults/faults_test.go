@@ -407,14 +407,14 @@ func TestWriteTable(t *testing.T) {
 		}
 		return string(text)
 	}
-	all := []Report{{Fault: "workers", For: 4 * time.Minute, Server: "Redis 1", Strikes: map[string]int{"a": 1, "b": 2}, Accepted: 4, Breaches: map[string]int{"phone": 5}, Clear: Clear{0.5, 1, 0.25}, Used: 0.456}}
+	all := []Report{{Fault: "workers", For: 4 * time.Minute, Server: "Redis 1", Strikes: map[string]int{"a": 1, "b": 2}, Accepted: 4, Breaches: map[string]int{"phone": 5}, Clear: Clear{0.5, 1, 0.25}, Used: 0.456}, {Fault: "none", Seed: 7}}
 	page, empty, other := file("page", "before\n"+tableBegins+"old\n"+tableEnds+"after\n"), file("empty", ""), file("other", "precious\n")
 	for range 2 { // the second time it is in the place of the first
 		for _, path := range []string{page, empty, filepath.Join(dir, "new")} {
 			if err := errors.Join(CheckTable(path), WriteTable(path, all)); err != nil {
 				t.Error(err)
 			}
-			if got := read(path); strings.Count(got, "| `workers` (failed) | 4m | 3 | 4 | 0 | 0 | 0 | 5 | 50 / 100 / 25 % | 46 % | 0s / 0s |\n") != 1 || strings.Contains(got, "old") {
+			if got := read(path); strings.Count(got, "| `workers` (failed) | 4m | 3 | 4 | 0 | 0 | 0 | 5 | 50 / 100 / 25 % | 46 % | 0s / 0s |\n| `none` (seed 7) | 0s |") != 1 || strings.Contains(got, "old") {
 				t.Errorf("%s is\n%s", path, got)
 			}
 		}

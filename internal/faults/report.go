@@ -702,11 +702,14 @@ func table(all []Report) string {
 		" stall at a strike, p50 / worst |\n")
 	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, r := range all {
-		failed := ""
-		if r.Failed() != nil {
-			failed = " (failed)"
+		remark := ""
+		if r.Seed != all[0].Seed {
+			remark = fmt.Sprintf(" (seed %d)", r.Seed)
 		}
-		fmt.Fprintf(&b, "| `%s`%s | %v | %d | %d | %d | %d | %d | %d | %.0f / %.0f / %.0f %% | %.0f %% | %v / %v |\n", r.Fault, failed, minutes(r.For), r.struck(),
+		if r.Failed() != nil {
+			remark += " (failed)"
+		}
+		fmt.Fprintf(&b, "| `%s`%s | %v | %d | %d | %d | %d | %d | %d | %.0f / %.0f / %.0f %% | %.0f %% | %v / %v |\n", r.Fault, remark, minutes(r.For), r.struck(),
 			r.Accepted, r.Lost, r.Again, r.Unexplained, r.over(), 100*r.Clear.Sendings, 100*r.Clear.Messages, 100*r.Clear.Grants,
 			100*r.Used, percentile(r.Stalls, 50), percentile(r.Stalls, 100))
 	}

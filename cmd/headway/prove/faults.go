@@ -41,12 +41,17 @@ type faultFlags struct {
 	report, table string
 }
 
+// firstFlag is the index of the first flag, behind all other arguments.
+func firstFlag(args []string) int {
+	if n := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "-") }); n >= 0 {
+		return n
+	}
+	return len(args)
+}
+
 // parse reads the names of faults and the flags behind them, and returns all that is wrong.
 func (c *faultFlags) parse(args []string, stdout io.Writer) ([]faults.Fault, error) {
-	n := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "-") })
-	if n < 0 {
-		n = len(args)
-	}
+	n := firstFlag(args)
 	fs := flag.NewFlagSet("headway prove "+strings.Join(args[:n], " "), flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.DurationVar(&c.length, "for", time.Minute, "enqueue and strike for a `DURATION`")
@@ -152,13 +157,7 @@ func runFaults(ctx context.Context, args []string, e env) int {
 	if c.report != "" {
 		failed = append(failed, faults.WriteFile(c.report, reports))
 	}
-	switch {
-	case c.table == "":
-	case len(reports) < len(chosen):
-		failed = append(failed, errors.New("not all faults were run to the end: -table is not written"))
-	default:
-		failed = append(failed, faults.WriteTable(c.table, reports))
-	}
+	failed = append(failed, writeTable(c.table, reports, len(chosen)))
 	if err := errors.Join(failed...); err != nil {
 		_, _ = fmt.Fprintf(e.stderr, "headway prove: %v\n", err)
 		return exitRun
@@ -166,25 +165,44 @@ func runFaults(ctx context.Context, args []string, e env) int {
 	return exitOK
 }
 
-// judgeKept judges runs again by the files that they left in directories.
-func judgeKept(dirs []string, e env) int {
-	if len(dirs) == 0 || slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(dir, "-") }) {
-		_, _ = fmt.Fprintf(e.stderr, "headway prove %s DIR... judges runs again that left their files there: it takes directories, and no flags\n", judgeAgain)
+// judgeKept judges runs again by the files that they left in directories, and writes a table of all of them where that is asked for.
+func judgeKept(args []string, e env) int {
+	n := firstFlag(args)
+	dirs := args[:n]
+	fs := flag.NewFlagSet("headway prove "+judgeAgain, flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	path := fs.String("table", "", "")
+	if err := fs.Parse(args[n:]); err != nil || len(dirs) == 0 || fs.NArg() > 0 {
+		_, _ = fmt.Fprintf(e.stderr, "headway prove %s DIR... [-table FILE] judges runs again that left their files there, and writes their table\n", judgeAgain)
 		return exitUsage
 	}
 	var failed []error
+	var reports []faults.Report
 	for _, dir := range dirs {
 		r, err := faults.Judge(dir)
 		if err == nil {
+			reports = append(reports, r)
 			err = errors.Join(r.Print(e.stdout), r.Failed())
 		}
 		failed = append(failed, err)
 	}
+	failed = append(failed, writeTable(*path, reports, len(dirs)))
 	if err := errors.Join(failed...); err != nil {
 		_, _ = fmt.Fprintf(e.stderr, "headway prove: %v\n", err)
 		return exitRun
 	}
 	return exitOK
+}
+
+// writeTable writes the reports of so many runs as a table to a file, unless one is missing.
+func writeTable(path string, reports []faults.Report, runs int) error {
+	switch {
+	case path == "":
+		return nil
+	case len(reports) < runs:
+		return errors.New("not all faults were run to the end: -table is not written")
+	}
+	return faults.WriteTable(path, reports)
 }
 
 // all runs faults, some of them at a time. The reports are in their order, without those of runs

@@ -105,12 +105,18 @@ func TestRunsAreJudgedAgain(t *testing.T) {
 	dir := t.TempDir()
 	var stdout, stderr, again bytes.Buffer
 	kept := filepath.Join(dir, "none")
-	args := []string{"none", "-for", "3s", "-rate", "20", "-workers", "2", "-seed", "1", "-keep", dir}
+	table, tableAgain := filepath.Join(dir, "table"), filepath.Join(dir, "table-again")
+	args := []string{"none", "-for", "3s", "-rate", "20", "-workers", "2", "-seed", "1", "-keep", dir, "-table", table}
 	if code := Run(t.Context(), args, strings.NewReader(""), &stdout, &stderr); code != exitOK {
 		t.Fatalf("code %d, stdout\n%sstderr\n%s", code, &stdout, &stderr)
 	}
-	if code := Run(t.Context(), []string{"judge", kept}, strings.NewReader(""), &again, &stderr); code != exitOK || again.String() != stdout.String() {
+	if code := Run(t.Context(), []string{"judge", kept, "-table", tableAgain}, strings.NewReader(""), &again, &stderr); code != exitOK || again.String() != stdout.String() {
 		t.Errorf("code %d, judged again:\n%s\nwant\n%s", code, &again, &stdout)
+	}
+	written, errOfRun := os.ReadFile(table)
+	writtenAgain, err := os.ReadFile(tableAgain)
+	if errOfRun != nil || err != nil || !bytes.Equal(written, writtenAgain) || !bytes.Contains(written, []byte("| `none` | 3s |")) {
+		t.Errorf("the tables are %v\n%s\n%v\n%s", errOfRun, written, err, writtenAgain)
 	}
 	log := filepath.Join(kept, "arrivals.jsonl")
 	text, err := os.ReadFile(log)
@@ -134,10 +140,11 @@ func TestRunsAreJudgedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	stderr.Reset()
-	if code := Run(t.Context(), []string{"judge", kept}, strings.NewReader(""), &again, &stderr); code != exitRun || !strings.Contains(stderr.String(), "can't be judged: a worker ended") {
+	if code := Run(t.Context(), []string{"judge", kept, "-table", tableAgain}, strings.NewReader(""), &again, &stderr); code != exitRun ||
+		!strings.Contains(stderr.String(), "can't be judged: a worker ended") || !strings.Contains(stderr.String(), "-table is not written") {
 		t.Errorf("of a run that was not led to its end: code %d, %q, want that it can't be judged", code, &stderr)
 	}
-	for _, args := range [][]string{{"judge"}, {"judge", "-h"}} {
+	for _, args := range [][]string{{"judge"}, {"judge", "-h"}, {"judge", "-table", table}, {"judge", kept, "-table", table, kept}} {
 		if code := Run(t.Context(), args, strings.NewReader(""), io.Discard, io.Discard); code != exitUsage {
 			t.Errorf("%v: code %d, want %d", args, code, exitUsage)
 		}
