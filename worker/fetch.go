@@ -206,7 +206,7 @@ func (f *fetcher) fetchPatiently(ctx context.Context, q *fetchQueue, call asynqw
 		select {
 		case answered <- err: // q stays locked until the server has its task
 		case <-left:
-			f.keep(q)
+			f.keep(q, err)
 			q.calling.Unlock()
 		}
 	}()
@@ -373,8 +373,9 @@ func (f *fetcher) hold(q *fetchQueue, tasks []fetchedTask, n int) {
 }
 
 // keep holds what a call has brought for which no server waits any more: until the servers, which have gone on
-// to the other queues, have come round. q.calling is locked.
-func (f *fetcher) keep(q *fetchQueue) {
+// to the other queues, have come round. After an error what is held is not of that call: it stays held for too long, as
+// another pool may have it by now. q.calling is locked.
+func (f *fetcher) keep(q *fetchQueue, err error) {
 	f.mu.Lock()
 	q.silent = false
 	closed, n, until := f.closed, len(q.tasks), q.until
@@ -382,7 +383,7 @@ func (f *fetcher) keep(q *fetchQueue) {
 	switch {
 	case closed:
 		_ = f.requeue(context.Background(), q) // it logs what is left to asynq
-	case n > 0 && !until.IsZero():
+	case err == nil && n > 0:
 		f.holdUntil(q, until.Add(min(time.Duration(len(f.core.queues))*f.waitFor, keptMost)))
 		f.idle.wakeUp(n, int(f.load.servers.Load()))
 	}

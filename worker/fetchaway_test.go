@@ -265,6 +265,67 @@ func TestFetchDoesNotWaitForASilentQueue(t *testing.T) {
 	}
 }
 
+// lostRequeue lets one call that gives tasks back happen, and loses its answer late.
+type lostRequeue struct {
+	once sync.Once
+	hold chan struct{} // the answer is lost when it is closed
+}
+
+func (*lostRequeue) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *lostRequeue) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); len(args) > 1 && strings.HasSuffix(fmt.Sprint(args[1]), "_requeue") && err == nil {
+			l.once.Do(func() {
+				<-l.hold
+				cmd.SetErr(errLost)
+				err = errLost
+			})
+		}
+		return err
+	}
+}
+
+func (*lostRequeue) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A task that was held for too long went back to its queue, where another pool may take it, and the answer to that call was lost after all
+// servers had gone on to the other queues. It comes again by a fetch alone: else it would run twice.
+func TestFetchedTaskThatWentBackIsFetchedAnew(t *testing.T) {
+	t.Parallel()
+	queues := []string{"a"}
+	for i := range 19 {
+		queues = append(queues, fmt.Sprint("b", i))
+	}
+	r := newFetchRig(t, 20, queues...)
+	r.enqueue("a", 1)
+	held := r.a.fetcher.heldFor
+	r.a.fetcher.heldFor = 0
+	if id, asked := r.fetch("a"); id != "" || asked != 1 {
+		t.Fatalf("%q came, and %d were asked for, want that the one is held for too long", id, asked)
+	}
+	r.a.fetcher.heldFor, r.a.fetcher.waitFor = held, 100*time.Millisecond // 2 s to come round to all queues
+	lost := &lostRequeue{hold: make(chan struct{})}
+	r.rdb.AddHook(lost)
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end) && len(r.list("a", "pending")) == 0; {
+		if id, _ := r.ask("a"); id != "" {
+			t.Fatalf("%q comes although it was held for too long", id)
+		}
+	}
+	close(lost.hold)
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+		if id, _ := r.ask("a"); id != "" {
+			if pending, active := r.list("a", "pending"), r.list("a", "active"); len(pending) > 0 || !slices.Equal(active, []string{"a0"}) {
+				t.Errorf("%q runs while %v are pending and %v active: another pool could run it, too", id, pending, active)
+			}
+			return
+		}
+	}
+	t.Error("the task does not come again")
+}
+
 // The adapter is closed while a call is under way for which no server waits: what it brings goes back.
 func TestFetchUnderWayGoesBackWhenTheAdapterCloses(t *testing.T) {
 	t.Parallel()
