@@ -348,7 +348,7 @@ func acceptOutage(t *testing.T, tab *table) {
 	recs := s.crew.records()
 	tab.none(t, "messages sent again", s.gateway.Repeated())
 	tab.most(t, "other tasks run", float64(len(ofKind(recs, kindOther))), tasks)
-	tab.note("redeliveries that were not run", "%d", sum(recs).Finished)
+	tab.note("redeliveries that were not run", "%d", sum(recs).NotRunAgain)
 }
 
 // acceptIdle measures the processor time that Redis spends on an idle pool.

@@ -211,7 +211,7 @@ func sum(all []record) worker.Stats {
 		s.WakeChecks += r.Stats.WakeChecks
 		s.Moved += r.Stats.Moved
 		s.Wakes += r.Stats.Wakes
-		s.Finished += r.Stats.Finished
+		s.NotRunAgain += r.Stats.NotRunAgain
 		s.Postponed += r.Stats.Postponed
 		s.LeasesLost += r.Stats.LeasesLost
 		s.Lead = max(s.Lead, r.Stats.Lead)

@@ -80,39 +80,13 @@ const (
 	ActionRunNow      Action = "run now" // Task, in spite of its rules
 )
 
-// Change is one entry of the audit list. It is written before the change is made. When
-// the change fails, a second entry says so.
-type Change struct {
-	At     time.Time `json:"at"` // by Redis' clock
-	Who    string    `json:"who"`
-	Why    string    `json:"why"`
-	Action Action    `json:"action"`
-	Rule   string    `json:"rule,omitempty"`
-	Key    string    `json:"key,omitempty"` // as it stands in Redis: hashed where a Secret is set, else in clear; see [Mask]
-	Queue  string    `json:"queue,omitempty"`
-	Task   string    `json:"task,omitempty"`
-	Batch  string    `json:"batch,omitempty"`
-	Value  string    `json:"value,omitempty"`
-	Before string    `json:"before,omitempty"` // what Value replaced; of a limit, the one that was stored, empty for none
-	Until  time.Time `json:"until,omitzero"`
-
-	// BeforeFile says that Before was stored because a policy file was edited, and not by an operator.
-	BeforeFile bool `json:"before_file,omitempty"`
-
-	// BeforeUntil is until when a stored limit that was replaced would have counted, zero for one
-	// without an end, and until when a key or rule was closed before it was closed or opened.
-	BeforeUntil time.Time `json:"before_until,omitzero"`
-
-	Failed string `json:"failed,omitempty"` // why the change was not made
-}
-
 // Audit returns changes, the newest first, without the first skip. The list holds the
 // last 1000 changes, for 90 days after the last. A page has at most 250.
 func (i *Inspector) Audit(ctx context.Context, skip, most int) ([]Change, error) {
 	if most < 1 || most > pageMax || skip < 0 {
 		return nil, fmt.Errorf("%w: %d entries behind %d, want 1 to %d behind 0 or more", ErrInvalidCursor, most, skip, pageMax)
 	}
-	entries, err := queuescripts.Audit(ctx, i.rdb, i.cfg.Prefix, skip, most)
+	entries, err := auditEntries(ctx, i.rdb, i.cfg.Prefix, skip, most)
 	if err != nil {
 		return nil, away("audit", err)
 	}
@@ -125,30 +99,6 @@ func (i *Inspector) Audit(ctx context.Context, skip, most int) ([]Change, error)
 		changes = append(changes, c)
 	}
 	return changes, nil
-}
-
-// Made returns those of some changes that were made, the newest first as they are given: it leaves
-// out both entries of a change that failed. Give it the list from its newest entry on, see
-// [Inspector.Audit]: the entry that says that a change failed stands before the other one.
-func Made(changes []Change) []Change {
-	// noted is what both entries have in common.
-	type noted struct {
-		at                            int64
-		who                           string
-		action                        Action
-		rule, key, queue, task, batch string
-	}
-	failed := make(map[noted]bool)
-	made := make([]Change, 0, len(changes))
-	for _, c := range changes {
-		n := noted{c.At.UnixNano(), c.Who, c.Action, c.Rule, c.Key, c.Queue, c.Task, c.Batch}
-		if c.Failed != "" {
-			failed[n] = true
-		} else if !failed[n] {
-			made = append(made, c)
-		}
-	}
-	return made
 }
 
 // change notes a change in the audit list and makes it.
@@ -190,7 +140,7 @@ func (i *Inspector) note(ctx context.Context, c Change) error {
 	if err != nil {
 		return fmt.Errorf("write the audit list: %w", err)
 	}
-	if err := queuescripts.AppendAudit(ctx, i.rdb, i.cfg.Prefix, text); err != nil {
+	if err := appendAudit(ctx, i.rdb, i.cfg.Prefix, text); err != nil {
 		return fmt.Errorf("%w: %w", throttle.ErrUnavailable, err)
 	}
 	return nil

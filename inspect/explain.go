@@ -246,7 +246,7 @@ func (i *Inspector) Explain(ctx context.Context, queue, id string) (Explanation,
 		State: info.State.String(), Next: info.NextProcessAt, Retried: info.Retried, MaxRetry: info.MaxRetry,
 		LastError: info.LastErr, FailedAt: info.LastFailedAt, CompletedAt: info.CompletedAt,
 	}
-	if e.Postponed, err = queuescripts.Postpones(ctx, i.rdb, i.keys(queue), id); err != nil {
+	if e.Postponed, err = queuescripts.TimesPostponed(ctx, i.rdb, i.keys(queue), id); err != nil {
 		return Explanation{}, away("read a task", err)
 	}
 	if err := i.ofBatch(ctx, &e, queue, id); err != nil {
@@ -357,7 +357,7 @@ func (i *Inspector) findTask(ctx context.Context, queue, id string) (e Explanati
 	if state != StateActive && state != StateEnded {
 		e.Since, e.Moved, e.Cause = f.Wait.Since, f.Wait.Moved, causes[f.Wait.Reason.Cause]
 	}
-	if !f.Ours {
+	if !f.PoolsWake {
 		return e, "", nil
 	}
 	e.State, e.Booked = StateNoPlace, f.State == "scheduled"

@@ -3,7 +3,6 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -661,15 +660,9 @@ type Process = presence.Process
 // there are. A process that died is listed for up to 20 s. What another version says and nobody here can
 // read is counted and left out.
 func (i *Inspector) Processes(ctx context.Context) (running []Process, all int, err error) {
-	said, all, err := queuescripts.Processes(ctx, i.rdb, i.cfg.Prefix)
+	running, all, err = presence.Running(ctx, i.rdb, i.cfg.Prefix)
 	if err != nil {
 		return nil, 0, away("list the processes", err)
-	}
-	for _, text := range said {
-		var p Process
-		if json.Unmarshal([]byte(text), &p) == nil {
-			running = append(running, p)
-		}
 	}
 	slices.SortFunc(running, func(a, b Process) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), cmp.Compare(a.ID, b.ID))

@@ -14,7 +14,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headwayq/headway/internal/presence"
-	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 	"github.com/headwayq/headway/queue"
 	"github.com/headwayq/headway/throttle"
@@ -23,7 +22,7 @@ import (
 // runs says that a process runs, as it would itself.
 func runs(t *testing.T, rdb redis.Cmdable, id, text string) {
 	t.Helper()
-	if err := queuescripts.SayProcess(t.Context(), rdb, "hw", id, time.Now(), []byte(text)); err != nil {
+	if err := presence.Say(t.Context(), rdb, "hw", id, time.Now(), []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 }

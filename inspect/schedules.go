@@ -258,7 +258,7 @@ func (r tickReader) becameOf(ctx context.Context, queue string, ticks []*PastTic
 		return away("read the tasks of ticks", err)
 	}
 	for n, t := range waiting {
-		if found[n].Ours {
+		if found[n].PoolsWake {
 			t.Became = TickWaiting
 		}
 	}

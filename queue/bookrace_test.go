@@ -56,7 +56,7 @@ func TestBookGivesThePlaceBack(t *testing.T) {
 func (d *bookingRig) dueAt(id string) time.Time {
 	d.Helper()
 	f, err := queuescripts.GetTask(d.Context(), d.timed, queuescripts.NewQueueKeys("hw", "default"), id)
-	if err != nil || !f.Ours {
+	if err != nil || !f.PoolsWake {
 		d.Errorf("Find(%s) = %+v, %v, want that pools wake it", id, f, err)
 	}
 	return f.At

@@ -58,7 +58,7 @@
 //	demand.go     what a task needs by its policy: keys, costs, zones; jsonpath.go and zone.go find them
 //	file*.go      policies in a YAML file, and which changes of it can be followed
 //	client.go     Client, Enqueue; many.go Book, and both for many tasks
-//	backend.go    what batches, schedules and pools need of this package
+//	backend.go    what batches and schedules need of this package
 //	errors.go     the errors
 //
 // This package does not decide whether a task may run now: package throttle

@@ -331,14 +331,14 @@ func (c *Client) book(ctx context.Context, entries []*pendingTask) (away error) 
 // back would take it from the other.
 func (c *Client) findOthers(ctx context.Context, entries []*pendingTask) (away error) {
 	var named []*pendingTask
-	var looks []queuescripts.Look
+	var candidates []queuescripts.Candidate
 	for _, e := range entries {
 		if e.options.named {
 			named = append(named, e)
-			looks = append(looks, queuescripts.Look{Queue: c.keys(e.Queue), ID: e.Message.ID, Unique: e.Message.Unique})
+			candidates = append(candidates, queuescripts.Candidate{Queue: c.keys(e.Queue), ID: e.Message.ID, Unique: e.Message.Unique})
 		}
 	}
-	codes, err := queuescripts.FindTasks(ctx, c.rdb, looks)
+	codes, err := queuescripts.Refusals(ctx, c.rdb, candidates)
 	if err != nil {
 		failAll(named, err)
 		return unanswered(err)
@@ -413,6 +413,6 @@ func (c *Client) shared(ctx context.Context, e *pendingTask) bool {
 	if !e.options.id || !errors.Is(e.Err, asynq.ErrTaskIDConflict) && !errors.Is(e.Err, asynq.ErrDuplicateTask) {
 		return false
 	}
-	ours, err := queuescripts.Ours(ctx, c.rdb, c.keys(e.Queue), e.Message.ID)
-	return ours || err != nil // at worst the place is left: it is parked when its instant has come
+	written, err := queuescripts.WrittenByHeadway(ctx, c.rdb, c.keys(e.Queue), e.Message.ID)
+	return written || err != nil // at worst the place is left: it is parked when its instant has come
 }

@@ -94,9 +94,8 @@ type bookCall struct {
 	out       *Booking
 	batchable bool // it may share a script call with others
 
-	limits []limitInForce
-	call   limitscripts.Call
-	when   roundTripTimes
+	call limitscripts.Call
+	when roundTripTimes
 }
 
 // newBookCall checks a request as far as that can be done without Redis.

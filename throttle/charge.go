@@ -222,7 +222,7 @@ func (b *Charge) note(spent []int) {
 }
 
 // send makes one correction, where the grant was made. It returns what was spent by rule, or as little
-// as that can be when the answer to an earlier call was lost. Each slot of a Cluster says it once, so what one has answered is kept
+// as that can be when the answer to an earlier call was lost. Each hash slot of a Cluster says it once, so what one has answered is kept
 // in s: another may fail, and the call is repeated.
 func (b *Charge) send(ctx context.Context, s adjustment) (promoted []Promotion, spent []int, err error) {
 	r := b.d.Request

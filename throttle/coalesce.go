@@ -23,7 +23,7 @@ import (
 // coalescer makes one script call of acquires that come while others of the same
 // client are on their way to the same server: in the order of arrival, as much as is
 // one script's work. See [coalesce.Batcher] for when. On Redis Cluster, where a
-// script sees the keys of one slot, that is one script for each slot in one pipeline
+// script sees the keys of one hash slot, that is one script for each in one pipeline
 // for each node. A node that is silent holds up its own keys only.
 //
 // Each call has its own answer. A call that failed inside a merged script is retried
@@ -44,7 +44,7 @@ type coalescer struct {
 	late *giveback.Queue // repeats what a server did not take back at once
 }
 
-// node is a server of which a client's calls are answered.
+// node is one server: what gathers the calls to it, and its clock.
 type node struct {
 	*coalesce.Batcher[*limitscripts.Call]
 	clock redisclock.Clock

@@ -38,7 +38,7 @@ func (h *host) Begin(ctx context.Context, p *throttle.Policy, d throttle.Decisio
 	return h.refuse == nil, h.refuse
 }
 
-func (h *host) PutOff(_ context.Context, _ *throttle.Policy, d throttle.Decision) error {
+func (h *host) DeferStale(_ context.Context, _ *throttle.Policy, d throttle.Decision) error {
 	h.putOff = append(h.putOff, d)
 	return errDeferred
 }

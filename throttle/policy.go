@@ -55,7 +55,7 @@ type Policy struct {
 	awaySince atomic.Int64     // since when Redis does not answer, in nanoseconds; 0 while it does
 	decided   func(any, error) // hears each decision, in tests; may be nil
 
-	putOff atomic.Int32 // tasks in a row that were put off because their grants came too late
+	staleDeferrals atomic.Int32 // tasks in a row that were put off because their grants came too late
 
 	templates limitscripts.CallTemplates // of its calls
 	last      lastLimits                 // by which it decided last

@@ -240,7 +240,7 @@ func (v *Reservation) ask(ctx context.Context, by askedBy) (Decision, error) {
 	for stale := 1; ; stale++ {
 		d, err = v.p.decideForJob(ctx, limitscripts.GrantOrBook, r)
 		if errors.Is(err, ErrWithdrawn) {
-			// A slot of a Cluster took this token back, because another slot refused it or did not answer.
+			// A hash slot of a Cluster took this token back, because another one refused it or did not answer.
 			r.Token = v.anotherToken(ctx, r)
 			d, err = v.p.decideForJob(ctx, limitscripts.GrantOrBook, r)
 		}
@@ -287,7 +287,7 @@ func (v *Reservation) noteLost(ctx context.Context, err error) {
 }
 
 // anotherToken draws the token of the next calls. It first gives back what a lost call of the one before may
-// have been charged in other slots. The place stays.
+// have been charged in other hash slots. The place stays.
 func (v *Reservation) anotherToken(ctx context.Context, r Request) Token {
 	v.mu.Lock()
 	lost := v.lost

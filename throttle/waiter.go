@@ -386,7 +386,7 @@ func acquireHosted(ctx context.Context, h Host, p *Policy, r Request) (Decision,
 			return d, nil
 		}
 		if stale++; stale >= staleMost {
-			if err := h.PutOff(ctx, p, ForWorkers.Later(p, d)); err != nil {
+			if err := h.DeferStale(ctx, p, ForWorkers.Later(p, d)); err != nil {
 				return d, err
 			}
 		}

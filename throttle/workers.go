@@ -42,12 +42,12 @@ type Host interface {
 	// grant was given back, the job got the first place in the line for it, and the caller asks
 	// anew. An error means that it was given back, and what to return.
 	Begin(ctx context.Context, p *Policy, d Decision) (fresh bool, err error)
-	// PutOff defers the task as Defer does, after several grants in a row that were not
+	// DeferStale defers the task as Defer does, after several grants in a row that were not
 	// fresh; d says for how long. A nil error means that the task can't be deferred and
 	// has waited: the caller asks anew.
-	PutOff(ctx context.Context, p *Policy, d Decision) error
-	// Defer gives earlier grants of the attempt back and answers the error that
-	// the handler has to return.
+	DeferStale(ctx context.Context, p *Policy, d Decision) error
+	// Defer returns the error that the handler has to return. When the handler has returned
+	// it, the attempt's earlier grants go back.
 	Defer(ctx context.Context, p *Policy, d Decision) error
 }
 
@@ -225,28 +225,28 @@ func (workerCalls) Lookup(ctx context.Context, booking BookingRef, hold bool) (B
 	}
 	r := booking.request()
 	calls := p.calls(booking.IDs, r)
-	slotted := []hashSlot{{0, len(calls)}}
+	parts := []hashSlot{{0, len(calls)}}
 	if _, sharded := p.store.store.(clusterStore); sharded {
-		slotted = hashSlots(calls)
+		parts = hashSlots(calls)
 	}
 	var out BookingStatus
-	for n := 0; n < len(slotted); {
+	for n := 0; n < len(parts); {
 		if _, err := p.rules.fits(t.limits, &r); err != nil {
 			return BookingStatus{}, err
 		}
 		outdated := t.outdated
-		s, again, err := lookup(ctx, &t, calls, slotted[n], booking, hold)
+		s, again, err := lookup(ctx, &t, calls, parts[n], booking, hold)
 		switch {
 		case err != nil:
 			return BookingStatus{}, err
-		case t.outdated > outdated: // what the slots before answered is outdated too
+		case t.outdated > outdated: // what the hash slots before answered is outdated too
 			n, out = 0, BookingStatus{}
 			continue
 		case again:
 			continue
 		}
 		if !out.Known || s.Known && s.At.Sub(s.Now) > out.At.Sub(out.Now) {
-			out = s // the job waits for the slot that lets it wait longest; each has a clock of its own
+			out = s // the job waits for the rule that lets it wait longest; each hash slot has a clock of its own
 		}
 		n++
 	}
@@ -472,13 +472,13 @@ func (workerCalls) StaleMost() int { return staleMost }
 // Later is a stale grant that was given back, with an instant in a moment at which the job asks again. The
 // moment is the longer the more jobs of the policy were put off since the last InTime: 50 ms to 1 s.
 func (workerCalls) Later(p *Policy, d Decision) Decision {
-	return d.in(stalePause(staleMost - 1 + int(min(p.putOff.Add(1), 10))))
+	return d.in(stalePause(staleMost - 1 + int(min(p.staleDeferrals.Add(1), 10))))
 }
 
 // InTime notes that a grant of the policy came in time.
 func (workerCalls) InTime(p *Policy) {
-	if p.putOff.Load() != 0 { // to write it with each grant would slow all down
-		p.putOff.Store(0)
+	if p.staleDeferrals.Load() != 0 { // to write it with each grant would slow all down
+		p.staleDeferrals.Store(0)
 	}
 }
 
@@ -565,8 +565,8 @@ func (workerCalls) LimitLastKnown(l *Limiter) Limit { return l.limitLastKnown() 
 
 // BookMany books for many jobs as [Policy.Book] does for one, in their order, and
 // answers in that order; each may fail by itself. All that are in Redis, which must be rdb,
-// go up to 64 to a script call, on Redis Cluster to a pipeline for each node; one by
-// one go those of a policy whose keys are in several slots of a Cluster, in shadow
+// go together, up to 64 rules to a script call, on Redis Cluster to a pipeline for each node; one by
+// one go those of a policy whose keys are in several hash slots of a Cluster, in shadow
 // mode, and where [Config.OnUnavailable] decides without Redis.
 func (workerCalls) BookMany(ctx context.Context, rdb redis.UniversalClient, requests []BookRequest) []Booking {
 	return bookMany(ctx, rdb, requests)

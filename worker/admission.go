@@ -72,7 +72,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		// at the end of ctx asynq gives the worker another task, whether this handler returns or not
 		defer context.AfterFunc(ctx, freed)()
 		if a.ranBefore(key, delivered, task) {
-			a.counters.finished.Add(1)
+			a.counters.notRunAgain.Add(1)
 			a.recentlyDone.put(key, runOf(task, delivered.Retried), time.Now())
 			return nil
 		}
@@ -266,7 +266,7 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 		}
 		if !fresh {
 			if stale++; stale >= throttle.ForWorkers.StaleMost() || t.a.stopped() {
-				if err := t.PutOff(ctx, p.limits, throttle.ForWorkers.Later(p.limits, d)); err != nil {
+				if err := t.DeferStale(ctx, p.limits, throttle.ForWorkers.Later(p.limits, d)); err != nil {
 					return d, err
 				}
 			}
@@ -279,9 +279,9 @@ func (t *attempt) admit(ctx context.Context, task *asynq.Task, p taskPolicy) (th
 	}
 }
 
-// PutOff implements [throttle.Host]. Where no answer of Redis comes in time, a task that asked on would keep its
+// DeferStale implements [throttle.Host]. Where no answer of Redis comes in time, a task that asked on would keep its
 // worker, and the load up.
-func (t *attempt) PutOff(ctx context.Context, p *throttle.Policy, d throttle.Decision) error {
+func (t *attempt) DeferStale(ctx context.Context, p *throttle.Policy, d throttle.Decision) error {
 	if t.mustStay() {
 		return t.waitFor(ctx, d.Wait())
 	}

@@ -21,7 +21,7 @@ const (
 	// While Redis does not answer, the admission is repeated with the same token for so
 	// long. Then the task is deferred without a booking.
 	askFor = 2 * time.Second
-	// On a Cluster one call takes no longer than that, and a bit for each rule: the slots are asked one after the other.
+	// On a Cluster one call takes no longer than that, and a bit for each rule: the hash slots are asked one after the other.
 	// A master that stands still would keep the worker until all time-outs of the client are over.
 	askOnce     = 2 * time.Second
 	askOnceRule = time.Second
@@ -128,7 +128,7 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 			continue
 		}
 		t.a.promotions.add(d.Promoted...)
-		if errors.Is(err, throttle.ErrWithdrawn) { // one slot of a Cluster took the call back, when another refused it or did not answer
+		if errors.Is(err, throttle.ErrWithdrawn) { // one hash slot of a Cluster took the call back, when another refused it or did not answer
 			if answerLost { // there it may be charged
 				t.a.lateGiveBacks.refund(p, r)
 			}
@@ -487,7 +487,7 @@ func (t *attempt) logUnanswered(p *throttle.Policy, cause error) {
 func (t *attempt) returnGrant(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
 	_ = t.finish(ctx, func(ctx context.Context) error {
 		promoted, err := throttle.ForWorkers.Return(ctx, p, d.Request)
-		t.a.promotions.add(promoted...) // some slots of a Cluster may have promoted jobs when another failed
+		t.a.promotions.add(promoted...) // some hash slots of a Cluster may have promoted jobs when another failed
 		return err
 	}, func() { t.a.lateGiveBacks.refund(p, d.Request) })
 }

@@ -268,7 +268,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 		}
 	}
 	failed := t.finish(ctx, func(after context.Context) error {
-		postpones, err := queuescripts.Postpones(after, t.a.rdb, t.a.keys(t.queue), t.taskID)
+		postpones, err := queuescripts.TimesPostponed(after, t.a.rdb, t.a.keys(t.queue), t.taskID)
 		if err != nil {
 			return err
 		}

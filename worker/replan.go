@@ -116,7 +116,7 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 	if len(rules) == 0 {
 		return
 	}
-	claimed, open, err := queuescripts.Claim(ctx, w.rdb, w.keys, w.poolName, claimTTL, rules)
+	claimed, open, err := queuescripts.ReplanClaim(ctx, w.rdb, w.keys, w.poolName, claimTTL, rules)
 	if err != nil {
 		w.logAndPause(ctx, "a changed limit can't be planned", err)
 		return
@@ -171,7 +171,7 @@ func (w *waker) walk(ctx context.Context, rules []queuescripts.RuleVersion) bool
 	var from, last time.Time
 	for skip := 0; ; {
 		began := time.Now()
-		claimed, _, err := queuescripts.Claim(ctx, w.rdb, w.keys, w.poolName, claimTTL, rules)
+		claimed, _, err := queuescripts.ReplanClaim(ctx, w.rdb, w.keys, w.poolName, claimTTL, rules)
 		if err != nil || !claimed {
 			return false
 		}

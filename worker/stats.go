@@ -16,24 +16,24 @@ import (
 
 // Stats is a snapshot of what a pool or an adapter did since it was made.
 type Stats struct {
-	Admissions int64 // times that a task asked its rules; all rules of a policy are one ask
-	Granted    int64 // grants under which a handler started; not what a handler acquires itself
-	Redeemed   int64 // of those, by tasks that had been promised an instant
-	Booked     int64 // admissions answered with an instant: by a place in a line, or at a closed gate without one
-	Deferred   int64 // tasks that gave their slot back
-	Refused    int64 // tasks that can never run: no key, cost above the limit, too late
-	Forced     int64 // handlers that an operator let in without asking their rules; not among Granted
-	Unlimited  int64 // tasks whose type has no policy, whatever Config.Unlimited made of them
-	Stale      int64 // grants that came too late to be used: this process stood still, or the answers were slow
-	WakeChecks int64 // looks at a booking just before its instant
-	Moved      int64 // bookings that had moved: re-timed, not woken
-	Wakes      int64 // tasks put back to pending
-	Postponed  int64 // tasks deferred by a Retry-After, see RetryAfterError
-	LeasesLost int64 // leases that ended while their handler ran
-	Hidden     int64 // deferred tasks whose middleware told asynq something else
-	Archived   int64 // throttled tasks that asynq archived all the same: it is not the asynq that is known
-	Bypassed   int64 // tasks with a policy that ended and whose limits were not asked: Adapter.Handler is not around their handler
-	Finished   int64 // not all tasks that finished: tasks that came again and did not run again, because they had finished here while Redis was away
+	Admissions  int64 // times that a task asked its rules; all rules of a policy are one ask
+	Granted     int64 // grants under which a handler started; not what a handler acquires itself
+	Redeemed    int64 // of those, by tasks that had been promised an instant
+	Booked      int64 // admissions answered with an instant: by a place in a line, or at a closed gate without one
+	Deferred    int64 // tasks that gave their slot back
+	Refused     int64 // tasks that can never run: no key, cost above the limit, too late
+	Forced      int64 // handlers that an operator let in without asking their rules; not among Granted
+	Unlimited   int64 // tasks whose type has no policy, whatever Config.Unlimited made of them
+	Stale       int64 // grants that came too late to be used: this process stood still, or the answers were slow
+	WakeChecks  int64 // looks at a booking just before its instant
+	Moved       int64 // bookings that had moved: re-timed, not woken
+	Wakes       int64 // tasks put back to pending
+	Postponed   int64 // tasks deferred by a Retry-After, see RetryAfterError
+	LeasesLost  int64 // leases that ended while their handler ran
+	Hidden      int64 // deferred tasks whose middleware told asynq something else
+	Archived    int64 // throttled tasks that asynq archived all the same: it is not the asynq that is known
+	Bypassed    int64 // tasks with a policy that ended and whose limits were not asked: Adapter.Handler is not around their handler
+	NotRunAgain int64 // tasks that came again and did not run again, because they had finished here while Redis was away
 
 	// Lateness is how late tasks that waited were started: counted from the promised instant, or from
 	// when the ledger admits the task, if that is later. It is of the last 8192 of them.
@@ -64,20 +64,20 @@ type RuleStats struct {
 
 // counters are the live form of [Stats].
 type counters struct {
-	admissions, granted, redeemed, booked, deferred, refused, stale   atomic.Int64
-	wakeChecks, moved, wakes, finished, postponed, leasesLost, hidden atomic.Int64
-	archived, forced, bypassed                                        atomic.Int64
-	unlimited                                                         atomic.Int64
-	shadowed                                                          shadowCounters
-	rules                                                             ruleCounters
-	lateness                                                          samples
+	admissions, granted, redeemed, booked, deferred, refused, stale      atomic.Int64
+	wakeChecks, moved, wakes, notRunAgain, postponed, leasesLost, hidden atomic.Int64
+	archived, forced, bypassed                                           atomic.Int64
+	unlimited                                                            atomic.Int64
+	shadowed                                                             shadowCounters
+	rules                                                                ruleCounters
+	lateness                                                             samples
 }
 
 func (c *counters) snapshot() Stats {
 	s := Stats{
 		Admissions: c.admissions.Load(), Granted: c.granted.Load(), Redeemed: c.redeemed.Load(),
 		Booked: c.booked.Load(), Deferred: c.deferred.Load(), Refused: c.refused.Load(), Stale: c.stale.Load(),
-		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), Finished: c.finished.Load(), Postponed: c.postponed.Load(),
+		WakeChecks: c.wakeChecks.Load(), Moved: c.moved.Load(), Wakes: c.wakes.Load(), NotRunAgain: c.notRunAgain.Load(), Postponed: c.postponed.Load(),
 		LeasesLost: c.leasesLost.Load(), Hidden: c.hidden.Load(), Archived: c.archived.Load(), Rules: c.rules.snapshot(),
 		Forced: c.forced.Load(), Bypassed: c.bypassed.Load(), Unlimited: c.unlimited.Load(), Shadowed: c.shadowed.snapshot(),
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/headwayq/headway/internal/rediserr"
 )
 
-// CallsMax is how many calls of acquire.lua go in one script.
+// CallsMax is how many calls acquire.lua takes. Callers that send several rules in one count each rule.
 const CallsMax = 64
 
 // ErrRetrySingly says that a call among others failed: what it comes back with when
@@ -96,7 +96,7 @@ func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply
 }
 
 // AcquireMany runs acquire.lua for 1 to [CallsMax] calls, in order: each as if it
-// were sent alone. On Cluster their keys share a slot. After an error none has an
+// were sent alone. On Cluster their keys share a hash slot. After an error none has an
 // answer.
 func AcquireMany(ctx context.Context, c redis.Scripter, calls []*Call) error {
 	r, said := sendAcquire(ctx, c, calls)

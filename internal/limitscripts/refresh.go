@@ -37,7 +37,7 @@ type RefreshReply struct {
 var refreshScript = luascripts.NewScript("limit/refresh")
 
 // Refresh runs refresh.lua for many bookings in one pipeline: once for up to [refreshMax] that
-// differ in nothing but keys and jobs, on Cluster of one slot. Each booking fails alone.
+// differ in nothing but keys and jobs, on Cluster of one hash slot. Each booking fails alone.
 func Refresh(ctx context.Context, c redis.UniversalClient, bookings []RefreshArgs) []RefreshReply {
 	out := make([]RefreshReply, len(bookings))
 	var alone [][]int

@@ -59,7 +59,7 @@
 //	limit/tat         the kinds that keep one instant: gcra (bucket, too), smooth (leaky, too), warmup
 //	limit/tokens      which ask has which grant, and what its holder corrects
 //
-//	queue/claim          one pool alone plans a queue anew
+//	queue/replan_claim   one pool alone plans a queue anew
 //	queue/count          how many tasks of a queue are where
 //	queue/defer          active task -> asynq's retry set + due index
 //	queue/deferred       what a deferral or an enqueueing writes into asynq's hash of a task

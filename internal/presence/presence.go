@@ -1,5 +1,6 @@
 // Package presence says that a process runs, and what it runs, so that an operator sees
-// the pools, feeders and schedulers of an application without asking each of them.
+// the pools, feeders and schedulers of an application without asking each of them: list.go has
+// the list of those that run.
 package presence
 
 import (
@@ -15,7 +16,6 @@ import (
 
 	"github.com/headwayq/headway/internal/limitscripts"
 	"github.com/headwayq/headway/internal/luascripts"
-	"github.com/headwayq/headway/internal/queuescripts"
 )
 
 // Every is how often a process says that it runs.
@@ -155,7 +155,7 @@ func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now f
 		call, cancel := context.WithTimeout(ctx, Every)
 		defer cancel()
 		// By Redis' clock: a process whose own clock is ahead would take all others off the list.
-		_ = queuescripts.SayProcess(call, rdb, prefix, p.ID, p.Seen.Add(-ahead), text)
+		_ = Say(call, rdb, prefix, p.ID, p.Seen.Add(-ahead), text)
 	}
 	t := time.NewTicker(Every)
 	defer t.Stop()
@@ -164,7 +164,7 @@ func Run(ctx context.Context, rdb redis.Cmdable, prefix string, p Process, now f
 		case <-ctx.Done():
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			_ = queuescripts.ForgetProcess(end, rdb, prefix, p.ID)
+			_ = forget(end, rdb, prefix, p.ID)
 			return
 		case <-t.C:
 		}

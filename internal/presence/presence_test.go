@@ -2,7 +2,6 @@ package presence
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -13,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
-	"github.com/headwayq/headway/internal/queuescripts"
 	"github.com/headwayq/headway/internal/redistest"
 )
 
@@ -25,18 +23,11 @@ func TestRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
-		listed := func() (all []Process) {
+		listed := func() []Process {
 			t.Helper()
-			said, n, err := queuescripts.Processes(t.Context(), rdb, "hw")
-			if err != nil || n != len(said) {
-				t.Fatalf("%d of %d processes, %v", len(said), n, err)
-			}
-			for _, text := range said {
-				var p Process
-				if err := json.Unmarshal([]byte(text), &p); err != nil {
-					t.Fatal(err)
-				}
-				all = append(all, p)
+			all, n, err := Running(t.Context(), rdb, "hw")
+			if err != nil || n != len(all) {
+				t.Fatalf("%d of %d processes, %v", len(all), n, err)
 			}
 			return all
 		}
@@ -86,12 +77,12 @@ func TestClockAheadHidesNobody(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { Run(ctx, rdb, "hw", New(Pool), func(*Process) {}) })
 		for range 4 {
-			if err := queuescripts.SayProcess(t.Context(), rdb, "hw", "right", time.Now().Add(-aheadBy), []byte("{}")); err != nil {
+			if err := Say(t.Context(), rdb, "hw", "right", time.Now().Add(-aheadBy), []byte("{}")); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(Every + time.Second)
-			if said, _, err := queuescripts.Processes(t.Context(), rdb, "hw"); err != nil || len(said) != 2 {
-				t.Errorf("%q are listed, %v, want both", said, err)
+			if all, _, err := Running(t.Context(), rdb, "hw"); err != nil || len(all) != 2 {
+				t.Errorf("%+v are listed, %v, want both", all, err)
 			}
 			ahead.away.Store(true) // after the first look
 		}

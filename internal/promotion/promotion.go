@@ -77,7 +77,7 @@ func (t Tasks) lookup(ctx context.Context, rdb redis.UniversalClient, keys queue
 func instantOf(ctx context.Context, rdb redis.UniversalClient, keys queuescripts.QueueKeys, set *policyset.Set,
 	queue, id string) (at time.Time, wait time.Duration, ok bool) {
 	f, err := queuescripts.GetTask(ctx, rdb, keys, id)
-	if err != nil || !f.Ours {
+	if err != nil || !f.PoolsWake {
 		return time.Time{}, 0, false
 	}
 	record, _ := queuescripts.ParseWaitRecord(f.Record)

@@ -112,31 +112,31 @@ func NameQueue(ctx context.Context, c redis.Cmdable, queue string) error {
 	return nil
 }
 
-// Ours says whether enqueue.lua or defer.lua wrote an existing task.
-func Ours(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (bool, error) {
-	ours, err := c.HExists(ctx, k.Task(id), "hw").Result()
+// WrittenByHeadway says whether one of our scripts wrote an existing task.
+func WrittenByHeadway(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (bool, error) {
+	written, err := c.HExists(ctx, k.Task(id), "hw").Result()
 	if err != nil {
 		return false, fmt.Errorf("HEXISTS: %w", err)
 	}
-	return ours, nil
+	return written, nil
 }
 
-// Look is a task that may exist.
-type Look struct {
+// Candidate is a task that may exist.
+type Candidate struct {
 	Queue  QueueKeys
 	ID     string
 	Unique string // as in [EnqueueTask]
 }
 
-// FindTasks answers for each what enqueue.lua would refuse it for; Enqueued is for one
+// Refusals returns for each what enqueue.lua would refuse it for; Enqueued is for one
 // that nobody stands in the way of now. It asks once for all.
-func FindTasks(ctx context.Context, c redis.Cmdable, looks []Look) ([]int64, error) {
-	if len(looks) == 0 {
+func Refusals(ctx context.Context, c redis.Cmdable, candidates []Candidate) ([]int64, error) {
+	if len(candidates) == 0 {
 		return nil, nil
 	}
 	pipe := c.Pipeline()
-	tasks, locks := make([]*redis.IntCmd, len(looks)), make([]*redis.IntCmd, len(looks))
-	for i, l := range looks {
+	tasks, locks := make([]*redis.IntCmd, len(candidates)), make([]*redis.IntCmd, len(candidates))
+	for i, l := range candidates {
 		tasks[i] = pipe.Exists(ctx, l.Queue.Task(l.ID))
 		if l.Unique != "" {
 			locks[i] = pipe.Exists(ctx, l.Unique)
@@ -145,8 +145,8 @@ func FindTasks(ctx context.Context, c redis.Cmdable, looks []Look) ([]int64, err
 	if _, err := pipe.Exec(ctx); err != nil {
 		return nil, fmt.Errorf("EXISTS: %w", err)
 	}
-	out := make([]int64, len(looks))
-	for i := range looks {
+	out := make([]int64, len(candidates))
+	for i := range candidates {
 		switch {
 		case locks[i] != nil && locks[i].Val() == 1:
 			out[i] = Duplicate

@@ -41,13 +41,5 @@ func (k QueueKeys) Task(id string) string { return k.TaskPrefix + id }
 // rulesKey is the set in which pools say their numbers.
 func rulesKey(prefix string) string { return prefix + ":rules" }
 
-// auditKey is the list of what operators changed.
-func auditKey(prefix string) string { return prefix + ":audit" }
-
-// processesKey is the set of the processes that run, and processKey what one says of itself.
-func processesKey(prefix string) string { return prefix + ":processes" }
-
-func processKey(prefix, id string) string { return prefix + ":process:" + id }
-
 // queuesKey is asynq's set of all queues.
 const queuesKey = "asynq:queues"

@@ -85,7 +85,7 @@ type DeferArgs struct {
 	Record    string        // what the task waits for
 	Pool      PoolMark      // comes first to wake it; zero for all at once
 	Unique    string        // asynq's lock of a unique task, or ""
-	Postponed bool          // counted, see Postpones
+	Postponed bool          // counted, see TimesPostponed
 	Reason    WaitReason
 }
 
@@ -192,8 +192,8 @@ func (t timeUntil) MarshalBinary() ([]byte, error) {
 	return strconv.AppendInt(nil, -max(0, time.Until(time.Time(t)).Microseconds()), 10), nil
 }
 
-// Postpones is how often a task was deferred because its provider put it off.
-func Postpones(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (int, error) {
+// TimesPostponed is how often a task was deferred because its provider asked for a later attempt, by a Retry-After.
+func TimesPostponed(ctx context.Context, c redis.Cmdable, k QueueKeys, id string) (int, error) {
 	n, err := c.HGet(ctx, k.Task(id), "hw_postponed").Int()
 	if errors.Is(err, redis.Nil) {
 		return 0, nil
@@ -208,7 +208,7 @@ type DueTask struct {
 	State  string   // asynq's state, "" when the task is gone
 	Record string   // as [DeferArgs] had it
 	Pool   PoolMark // who came first to wake it, zero for every pool
-	Wait   Wait     // told by [ScanDeferred] alone
+	Wait   Wait     // told by [ScanDeferredWithStates] alone
 }
 
 // DueArgs are the arguments of due.lua.
@@ -426,13 +426,14 @@ type RuleVersion struct {
 	Version int64
 }
 
-var claimScript = luascripts.NewScript("queue/claim")
+var replanClaimScript = luascripts.NewScript("queue/replan_claim")
 
-// Claim runs claim.lua for 1 to 1000 rules. open says which of them have changed since the queue was
+// ReplanClaim runs replan_claim.lua for 1 to 1000 rules. open says which of them have changed since the queue was
 // planned. claimed says that this owner alone may plan the queue anew, for as long as ttl.
-func Claim(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, ttl time.Duration, rules []RuleVersion) (claimed bool, open []int64, err error) {
+func ReplanClaim(ctx context.Context, c redis.Scripter, k QueueKeys, owner string, ttl time.Duration, rules []RuleVersion) (
+	claimed bool, open []int64, err error) {
 	args := pairs(rules, owner, luascripts.Micros(ttl), len(rules))
-	r := claimScript.Ask(ctx, c, 1+len(rules), []string{k.claim, k.planned}, args...)
+	r := replanClaimScript.Ask(ctx, c, 1+len(rules), []string{k.claim, k.planned}, args...)
 	claimed = r.Int() == 1
 	open, err = r.Ints(len(rules))
 	return claimed, open, err

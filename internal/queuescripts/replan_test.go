@@ -12,9 +12,9 @@ func TestClaimAndPlanned(t *testing.T) {
 	a := newQueue(t)
 	claim := func(owner string, claimed bool, open []int64, rules ...RuleVersion) {
 		t.Helper()
-		got, codes, err := Claim(t.Context(), a.rdb, a.q, owner, minute, rules)
+		got, codes, err := ReplanClaim(t.Context(), a.rdb, a.q, owner, minute, rules)
 		if err != nil || got != claimed || !slices.Equal(codes, open) {
-			t.Errorf("Claim(%s, %v) = %v, %v, %v, want %v, %v", owner, rules, got, codes, err, claimed, open)
+			t.Errorf("ReplanClaim(%s, %v) = %v, %v, %v, want %v, %v", owner, rules, got, codes, err, claimed, open)
 		}
 		redistest.KeysHaveALife(t, a.raw)
 	}

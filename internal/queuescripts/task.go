@@ -15,12 +15,12 @@ import (
 
 // GetTaskReply is the answer of get_task.lua.
 type GetTaskReply struct {
-	Now    time.Time
-	State  string    // asynq's, "" when the task is gone
-	Ours   bool      // pools wake it
-	At     time.Time // its instant, or asynq's; zero for a state that has none
-	Record string    // as [DeferArgs] had it
-	Wait   Wait
+	Now       time.Time
+	State     string    // asynq's, "" when the task is gone
+	PoolsWake bool      // pools wake it
+	At        time.Time // its instant, or asynq's; zero for a state that has none
+	Record    string    // as [DeferArgs] had it
+	Wait      Wait
 	// RunNow says that an operator lets it run without asking its rules.
 	RunNow bool
 	Woken  time.Time // when pools woke it last; zero for never
@@ -77,7 +77,7 @@ func (k QueueKeys) taskKeys(id string) []string {
 
 // taskOf reads the answer of get_task.lua.
 func taskOf(r *luascripts.Reply) GetTaskReply {
-	got := GetTaskReply{Now: r.Time(), State: r.Text(), Ours: r.Int() == 1, At: r.Time(), Record: r.Text(), Wait: waitOf(r.Text()), RunNow: r.Int() == 1}
+	got := GetTaskReply{Now: r.Time(), State: r.Text(), PoolsWake: r.Int() == 1, At: r.Time(), Record: r.Text(), Wait: waitOf(r.Text()), RunNow: r.Int() == 1}
 	if ns, err := strconv.ParseInt(r.Text(), 10, 64); err == nil {
 		got.Woken = time.Unix(0, ns)
 	}

@@ -86,7 +86,7 @@ func (c client) recall(ctx context.Context, queue, id string) error {
 		}
 		var tasks []queuescripts.Retiming
 		for i, f := range found {
-			if !f.Ours || f.Wait.Reason.Cause != queuescripts.CausePaused {
+			if !f.PoolsWake || f.Wait.Reason.Cause != queuescripts.CausePaused {
 				continue
 			}
 			if n == 0 {
@@ -268,7 +268,7 @@ func (c client) leaveOut(ctx context.Context, queue, id string, unfinished []bat
 			return
 		}
 		f, err := queuescripts.GetTask(ctx, c.Redis(), c.Keys(queue), batchscripts.TaskID(id, unfinished[i].ID))
-		if err == nil && f.State == "retry" && !f.Ours {
+		if err == nil && f.State == "retry" && !f.PoolsWake {
 			tasks[i] = nil
 		}
 	})

@@ -80,7 +80,7 @@ var edges = map[string][]string{
 	"internal/policyset":        {"throttle", "internal/queuescripts"},
 	"internal/promotion":        {"throttle", "internal/policyset", "internal/luascripts", "internal/queuescripts"},
 	"internal/simulate":         {"queue", "throttle", "throttle/gate", "internal/policyset", "internal/fake"},
-	"internal/presence":         {"internal/luascripts", "internal/limitscripts", "internal/queuescripts"},
+	"internal/presence":         {"internal/luascripts", "internal/limitscripts"},
 	"internal/tail":             {"event"},
 	"internal/history":          {"internal/luascripts"},
 	"worker":                    {"queue", "throttle", "internal/tail", "internal/filewatch", "internal/precheck", "internal/presence", "internal/history", "internal/bounded", "internal/giveback", "internal/policyset", "internal/promotion", "internal/luascripts", "internal/queuescripts", "internal/batchscripts", "internal/rediserr", "internal/coalesce", "internal/asynqwire", "internal/stderrlog", "event"},

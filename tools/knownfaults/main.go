@@ -1,5 +1,5 @@
 // Command knownfaults looks for packages that we import and of which the Go vulnerability database
-// knows a fault. It fails when one of them is in a module that go.mod asks for. Faults of the
+// knows a fault, in the module and in that of the benchmarks. It fails when one of them is in a module that go.mod asks for. Faults of the
 // standard library are only told: the Go that is installed has them, and not this repository. It is
 // started at the root of the repository:
 //
@@ -20,6 +20,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -46,11 +47,13 @@ func main() {
 		log.Printf("known faults: NOT looked up, the database can't be fetched: %v", err)
 		return
 	}
-	told, err := scan(database)
-	if err != nil {
-		log.Fatalf("known faults: %v", err)
+	var told bytes.Buffer
+	for _, dir := range []string{".", "bench"} {
+		if err := scan(dir, database, &told); err != nil {
+			log.Fatalf("known faults: %v", err)
+		}
 	}
-	ofModules, ofGo, err := read(bytes.NewReader(told))
+	ofModules, ofGo, err := read(&told)
 	if err != nil {
 		log.Fatalf("known faults: %v", err)
 	}
@@ -85,16 +88,20 @@ func download(version string) (dir string, err error) {
 	return dir, nil
 }
 
-// scan is what govulncheck says about the packages that we import, as JSON.
-func scan(database string) ([]byte, error) {
-	var told, complaint bytes.Buffer
-	cmd := exec.Command("go", "tool", "-modfile=tools/govulncheck/go.mod", "govulncheck", // #nosec G204: go itself says where the database is
-		"-db", "file://"+database, "-scan", "package", "-format", "json", "./...")
-	cmd.Stdout, cmd.Stderr = &told, &complaint
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("govulncheck: %w: %s", err, &complaint)
+// scan writes what govulncheck says about the packages that the module in a directory imports, as JSON.
+func scan(dir, database string, told io.Writer) error {
+	var complaint bytes.Buffer
+	root, err := os.Getwd()
+	if err != nil {
+		return err
 	}
-	return told.Bytes(), nil
+	cmd := exec.Command("go", "tool", "-modfile="+filepath.Join(root, "tools/govulncheck/go.mod"), // #nosec G204: go itself says where the database is
+		"govulncheck", "-C", dir, "-db", "file://"+database, "-scan", "package", "-format", "json", "./...")
+	cmd.Stdout, cmd.Stderr = told, &complaint
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("govulncheck in %s: %w: %s", dir, err, &complaint)
+	}
+	return nil
 }
 
 // message is one of those that govulncheck prints; it prints others, too.

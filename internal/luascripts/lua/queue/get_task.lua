@@ -5,9 +5,9 @@
 -- KEYS[3]  retry      asynq's sorted set of tasks to try again, score in whole seconds
 -- KEYS[4]  scheduled  asynq's sorted set of tasks that start later, score in whole seconds
 -- ARGV[1]  id         of the task, see taskid.lua
--- returns  {now_us, state, ours, at_us, record, waits, run_now, woken}: asynq's state, empty when the task is gone; 1 when pools wake it, and then the instant
---          and what it waits for; otherwise asynq's score, 0 when it has none; 8 bytes about its waiting, see deferred.lua; 1 when an
---          operator lets it run now; when it was woken last, in nanoseconds since 1970, empty for never;
+-- returns  {now_us, state, pools_wake, at_us, record, waits, run_now, woken}: asynq's state, empty when the task is gone; 1 when pools wake it,
+--          and then the instant and what it waits for; otherwise asynq's score, 0 when it has none; 8 bytes about its waiting, see
+--          deferred.lua; 1 when an operator lets it run now; when it was woken last, in nanoseconds since 1970, empty for never;
 --          integers, but for state, record, waits and woken, which are text
 
 local clock = require("lib/clock")

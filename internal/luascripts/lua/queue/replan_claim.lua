@@ -1,4 +1,4 @@
--- claim.lua: one pool alone plans anew what a queue defers, when the limit of
+-- replan_claim.lua: one pool alone plans anew what a queue defers, when the limit of
 -- a rule has changed.
 --
 -- KEYS[1]  claim      string, who does it; expires soon after its owner fell silent
