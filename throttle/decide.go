@@ -67,8 +67,10 @@ func decide(ctx context.Context, p *Policy, mode limitscripts.Mode, r Request) (
 // benchmark's row "client's memory for a call". One whose call panicked is not kept.
 var acquisitions = sync.Pool{New: func() any { return &acquisition{} }}
 
-// begin starts with a decision that says no more than the request.
-func (a *acquisition) begin() { a.d = Decision{Request: a.r, Rule: a.p.rules[0].rule} }
+// begin begins a decision anew. Who may come earlier for a hash slot that was asked before another one failed still may.
+func (a *acquisition) begin() {
+	a.d = Decision{Request: a.r, Rule: a.p.rules[0].rule, Promoted: a.d.Promoted}
+}
 
 // inStore decides by the limits in force where the policy counts.
 func (a *acquisition) inStore(ctx context.Context) error {

@@ -127,7 +127,6 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 			pause = min(2*pause, askPauseMax)
 			continue
 		}
-		t.a.promotions.add(d.Promoted...)
 		if errors.Is(err, throttle.ErrWithdrawn) { // one hash slot of a Cluster took the call back, when another refused it or did not answer
 			if answerLost { // there it may be charged
 				t.a.lateGiveBacks.refund(p, r)
@@ -175,12 +174,17 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 	}
 }
 
-// redeem asks once. A call that is given up may be under way still: what it gets is given back by its token, as
+// redeem asks once, and passes on who may come earlier for that, also where one hash slot of several failed. A call that is given up may be under way still: what it gets is given back by its token, as
 // that of any call whose answer is lost. The client's own bounds don't help: go-redis heeds no deadline of a context while it
 // reads an answer.
 func (t *attempt) redeem(ctx context.Context, p *throttle.Policy, r throttle.Request) (throttle.Decision, error) {
+	redeem := func(ctx context.Context) (throttle.Decision, error) {
+		d, err := p.Redeem(ctx, r)
+		t.a.promotions.add(d.Promoted...)
+		return d, err
+	}
 	if !t.a.onCluster() {
-		return p.Redeem(ctx, r)
+		return redeem(ctx)
 	}
 	type answer struct {
 		throttle.Decision
@@ -191,7 +195,7 @@ func (t *attempt) redeem(ctx context.Context, p *throttle.Policy, r throttle.Req
 	asking, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(throttle.ErrWithdrawn) // a call that goes on decides nothing without Redis, and counts for nothing
 	got, inTime := bounded.Call(waiting, func() (a answer) {
-		a.Decision, a.err = p.Redeem(asking, r)
+		a.Decision, a.err = redeem(asking)
 		return a
 	})
 	if inTime {

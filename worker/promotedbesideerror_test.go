@@ -75,3 +75,49 @@ func TestPromotionsBesideAnErrorArePassedOn(t *testing.T) {
 		})
 	}
 }
+
+// One hash slot granted, and was given back because the next one could not be asked. Who comes next in its line hears of it.
+func TestPromotionsBesideAFailedAdmissionArePassedOn(t *testing.T) {
+	t.Parallel()
+	redistest.NeedFunctions(t)
+	rdb := redistest.StartCluster(t, 3)
+	for _, failed := range []throttle.FailureMode{throttle.FailClosed, throttle.FailOpen} {
+		name := fmt.Sprintf("failed-%d", failed)
+		a, err := NewAdapter(rdb, Config{Logger: zap.NewNop(), Throttle: throttle.Config{Prefix: name, OnUnavailable: failed}, Policies: []queue.Policy{{
+			Type: "sms", Rules: []queue.Rule{
+				{Name: "phone", Limit: throttle.Sliding(1, time.Hour), Key: queue.MustJSONKey("$.to")},
+				{Name: "provider", Limit: throttle.Sliding(9, time.Hour), Constant: name},
+			},
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := a.policies["sms"].limits
+		request := func(id string) throttle.Request {
+			return throttle.Request{Key: "+1", Cost: 1, Job: luascripts.JobID("default", id), More: []throttle.KeyCost{{Key: name, Cost: 1}}}
+		}
+		first, err := p.Redeem(t.Context(), request("first"))
+		if err != nil || !first.Granted {
+			t.Fatalf("Redeem = %+v, %v", first, err)
+		}
+		for _, id := range []string{"second", "third"} {
+			if d, err := p.Redeem(t.Context(), request(id)); err != nil || d.Granted {
+				t.Fatalf("%s: Redeem = %+v, %v", id, d, err)
+			}
+		}
+		if _, err := p.Refund(t.Context(), first.Request); err != nil {
+			t.Fatal(err)
+		}
+		rdb.AddHook(redistest.FailingScripts{"acquire": name + ":{" + name + "}"})
+		task := &attempt{a: a, queue: "default", taskID: "second", job: request("second").Job}
+		_, _ = task.Ask(t.Context(), p, request("second")) // deferred, or granted without Redis
+		earlier := false
+		for len(a.promotions.waiting) > 0 {
+			told := <-a.promotions.waiting
+			earlier = earlier || told.Job == request("third").Job && told.Wait < time.Minute
+		}
+		if !earlier {
+			t.Errorf("%s: the task behind the one that failed was not told that it may come", name)
+		}
+	}
+}
