@@ -132,7 +132,10 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 	if !claimed {
 		return
 	}
-	w.log.Info("a limit has changed: what waits is planned anew", zap.String("queue", w.queue), zap.Any("rules", changed))
+	if !slices.Equal(changed, w.planning) { // else it is tried again
+		w.log.Info("a limit has changed: what waits is planned anew", zap.String("queue", w.queue), zap.Any("rules", changed))
+		w.planning = changed
+	}
 	again := time.Now().Add(replanAgain)
 	if !w.walk(ctx, changed) || !w.rest(ctx, time.Until(again), changed) || !w.walk(ctx, changed) {
 		w.release(ctx)
@@ -166,9 +169,11 @@ func (v limitVersions) changed(planned limitVersions) []queuescripts.RuleVersion
 
 // walk goes once through all deferred tasks, in portions and in the order of their instants.
 // It returns false when it did not come to the end: the claim is lost, Redis is away, or a
-// limit has changed again.
+// limit has changed again. It returns false at the end, too, when the master of some tasks' keys did not answer: their
+// old instants can be a day away, and nobody else would move them.
 func (w *waker) walk(ctx context.Context, rules []queuescripts.RuleVersion) bool {
 	var from, last time.Time
+	var unanswered error
 	for skip := 0; ; {
 		began := time.Now()
 		claimed, _, err := queuescripts.ReplanClaim(ctx, w.rdb, w.keys, w.poolName, claimTTL, rules)
@@ -184,10 +189,17 @@ func (w *waker) walk(ctx context.Context, rules []queuescripts.RuleVersion) bool
 			last = r.Last // what is behind it was moved there, to its new instant
 		}
 		if len(r.Tasks) == 0 || r.Tasks[0].At.After(last) {
-			return true
+			if unanswered != nil {
+				w.logAndPause(ctx, "the bookings of some deferred tasks can't be read", unanswered)
+			}
+			return unanswered == nil
 		}
-		moved, ok := w.replan(ctx, r, rules)
-		if !ok {
+		moved, err := w.replan(ctx, r, rules)
+		switch {
+		case isUnanswered(err):
+			unanswered = err
+		case err != nil:
+			w.logAndPause(ctx, "deferred tasks can't be re-timed", err)
 			return false
 		}
 		for _, t := range r.Tasks {
@@ -227,9 +239,14 @@ func (w *waker) rest(ctx context.Context, d time.Duration, rules []queuescripts.
 	}
 }
 
+// isUnanswered says that Redis did not say how a booking stands. One that it refuses to read is no such error: it would refuse again.
+func isUnanswered(err error) bool {
+	return errors.Is(err, throttle.ErrUnavailable) && !throttle.ForWorkers.Answered(err)
+}
+
 // replan moves the tasks of one portion that wait under a changed rule to
-// their new instants, and answers who moved.
-func (w *waker) replan(ctx context.Context, r queuescripts.ScanDeferredReply, rules []queuescripts.RuleVersion) (moved map[string]bool, ok bool) {
+// their new instants, and returns who moved. After an error that [isUnanswered] the others have moved.
+func (w *waker) replan(ctx context.Context, r queuescripts.ScanDeferredReply, rules []queuescripts.RuleVersion) (moved map[string]bool, unanswered error) {
 	var bookings []throttle.BookingRef
 	var tasks []dueTask
 	for _, d := range r.Tasks {
@@ -254,6 +271,9 @@ func (w *waker) replan(ctx context.Context, r queuescripts.ScanDeferredReply, ru
 			continue
 		case errors.Is(now.Err, throttle.ErrExceedsLimit), late:
 			at, in = r.Now, 0 // its admission fails it
+		case isUnanswered(now.Err):
+			unanswered = now.Err
+			continue
 		case now.Err != nil || !now.Known:
 			continue
 		}
@@ -264,12 +284,11 @@ func (w *waker) replan(ctx context.Context, r queuescripts.ScanDeferredReply, ru
 		}
 	}
 	if len(retimings) == 0 {
-		return nil, true
+		return nil, unanswered
 	}
 	codes, err := queuescripts.Retime(ctx, w.rdb, w.keys, retimings)
 	if err != nil {
-		w.logAndPause(ctx, "deferred tasks can't be re-timed", err)
-		return nil, false
+		return nil, err
 	}
 	moved = make(map[string]bool)
 	for n, code := range codes {
@@ -283,5 +302,5 @@ func (w *waker) replan(ctx context.Context, r queuescripts.ScanDeferredReply, ru
 	w.adopts = time.Now().Add(lookMost) // by then the pools that deferred them have looked
 	w.mu.Unlock()
 	w.ring()
-	return moved, true
+	return moved, unanswered
 }

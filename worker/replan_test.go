@@ -2,7 +2,9 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -212,6 +214,66 @@ func TestPoolThatEndsGivesItsClaimBack(t *testing.T) {
 	r.set(throttle.Sliding(100, time.Second))
 	r.start(seen.handler(), policies(smsLimit(code)))
 	seen.ran(t, 5)
+}
+
+// refreshAway is a Redis that does not answer how bookings stand, as the master of their keys in a Cluster.
+type refreshAway struct {
+	away  atomic.Bool
+	asked atomic.Int32 // meanwhile
+}
+
+func (*refreshAway) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *refreshAway) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if err := h.fail(cmd); err != nil {
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h *refreshAway) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if err := h.fail(cmd); err != nil {
+				return err
+			}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (h *refreshAway) fail(cmd redis.Cmder) error {
+	if args := cmd.Args(); !h.away.Load() || len(args) < 2 || !strings.HasSuffix(fmt.Sprint(args[1]), "_refresh") {
+		return nil
+	}
+	h.asked.Add(1)
+	err := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	cmd.SetErr(err)
+	return err
+}
+
+// The limit is raised while the master of a task's keys is away. The task would wait for an hour if nobody asked again.
+func TestRaisedLimitWakesATaskWhoseMasterWasAway(t *testing.T) {
+	t.Parallel()
+	redistest.NeedFunctions(t)
+	r, seen := newRig(t), &runs{}
+	hook := &refreshAway{}
+	r.rdb.AddHook(hook)
+	code := throttle.Sliding(1, time.Hour)
+	lim := r.limiter("sms", code)
+	r.take(lim, "+1")
+	r.start(seen.handler(), policies(smsLimit(code)))
+	r.backlog(lim, 1)
+	hook.away.Store(true)
+	r.set(throttle.Sliding(100, time.Second))
+	r.eventually("both looks at the queue, and one more", func() bool { return hook.asked.Load() > 2 })
+	hook.away.Store(false)
+	seen.ran(t, 1)
+	if n := r.logs.FilterMessage("a limit has changed: what waits is planned anew").Len(); n != 1 {
+		t.Errorf("the change is told %d times, want once", n)
+	}
 }
 
 // A limit that was changed, or taken away, while no pool ran is planned by the

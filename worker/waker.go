@@ -68,7 +68,8 @@ type waker struct {
 	keys  queuescripts.QueueKeys
 	bell  chan struct{}
 
-	limits chan limitVersions // the newest look at the limits in force
+	limits   chan limitVersions         // the newest look at the limits in force
+	planning []queuescripts.RuleVersion // the changes of which the log was told last
 
 	mu            sync.Mutex
 	next          time.Time            // local: when it will look again
