@@ -25,6 +25,8 @@ const (
 	goneAfter = 500 * time.Millisecond
 	// leaveTogether is how many places are given up at the same time.
 	leaveTogether = 16
+	// promotionPause is how long after a call that failed its promotions are passed on again.
+	promotionPause = time.Second
 	// promotionsTogether bounds how many promotions are passed on in one call.
 	promotionsTogether = 256
 )
@@ -150,11 +152,28 @@ func (ps *promotions) passOn(ctx context.Context, queue string, tasks promotion.
 		for _, id := range moved {
 			ps.promoted(ctx, queue, id, tasks[id])
 		}
-		if err == nil && w != nil {
+		switch {
+		case err != nil:
+			ps.logAndPause(ctx, "tasks that may come earlier can't be re-timed", err)
+			ps.tryAgain(tasks, moved)
+		case w != nil:
 			w.expect(tasks.First())
 		}
 	}
 	ps.cancelBookings(ctx, gone)
+}
+
+// tryAgain passes promotions on once more after a pause, because Redis did not take them. Their tasks would come at their old
+// instants, which can be an hour away.
+func (ps *promotions) tryAgain(tasks promotion.Tasks, moved []string) {
+	left := make([]throttle.Promotion, 0, len(tasks))
+	for id, p := range tasks {
+		if !slices.Contains(moved, id) {
+			p.Wait = max(0, p.Wait-promotionPause)
+			left = append(left, p)
+		}
+	}
+	time.AfterFunc(promotionPause, func() { ps.add(left...) })
 }
 
 // stayedAway says that a task that does not exist did not exist [goneAfter] before either.

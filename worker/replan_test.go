@@ -2,9 +2,7 @@ package worker_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -216,50 +214,12 @@ func TestPoolThatEndsGivesItsClaimBack(t *testing.T) {
 	seen.ran(t, 5)
 }
 
-// refreshAway is a Redis that does not answer how bookings stand, as the master of their keys in a Cluster.
-type refreshAway struct {
-	away  atomic.Bool
-	asked atomic.Int32 // meanwhile
-}
-
-func (*refreshAway) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h *refreshAway) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if err := h.fail(cmd); err != nil {
-			return err
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (h *refreshAway) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			if err := h.fail(cmd); err != nil {
-				return err
-			}
-		}
-		return next(ctx, cmds)
-	}
-}
-
-func (h *refreshAway) fail(cmd redis.Cmder) error {
-	if args := cmd.Args(); !h.away.Load() || len(args) < 2 || !strings.HasSuffix(fmt.Sprint(args[1]), "_refresh") {
-		return nil
-	}
-	h.asked.Add(1)
-	err := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
-	cmd.SetErr(err)
-	return err
-}
-
 // The limit is raised while the master of a task's keys is away. The task would wait for an hour if nobody asked again.
 func TestRaisedLimitWakesATaskWhoseMasterWasAway(t *testing.T) {
 	t.Parallel()
 	redistest.NeedFunctions(t)
 	r, seen := newRig(t), &runs{}
-	hook := &refreshAway{}
+	hook := &scriptAway{script: "refresh"}
 	r.rdb.AddHook(hook)
 	code := throttle.Sliding(1, time.Hour)
 	lim := r.limiter("sms", code)

@@ -1,0 +1,88 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headwayq/headway/internal/redistest"
+	"github.com/headwayq/headway/throttle"
+	"github.com/headwayq/headway/worker"
+)
+
+// scriptAway is a Redis that does not answer the calls of one script while it is away, as if they alone were for a master of a Cluster that
+// is away. It knows a script by the name of its function, so a test that uses it calls [redistest.NeedFunctions].
+type scriptAway struct {
+	script string
+	away   atomic.Bool
+	asked  atomic.Int32 // meanwhile
+}
+
+func (*scriptAway) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *scriptAway) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if err := h.fail(cmd); err != nil {
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h *scriptAway) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if err := h.fail(cmd); err != nil {
+				return err
+			}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (h *scriptAway) fail(cmd redis.Cmder) error {
+	if args := cmd.Args(); !h.away.Load() || len(args) < 2 || !strings.HasSuffix(fmt.Sprint(args[1]), "_"+h.script) {
+		return nil
+	}
+	h.asked.Add(1)
+	err := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	cmd.SetErr(err)
+	return err
+}
+
+// A task gives its permit back, and Redis does not take just then that the next one may come now. It would wait for an hour if nobody said
+// so again.
+func TestPromotionThatRedisDidNotTake(t *testing.T) {
+	t.Parallel()
+	redistest.NeedFunctions(t)
+	r, seen := newRig(t), &runs{}
+	hook := &scriptAway{script: "retime"}
+	r.rdb.AddHook(hook)
+	limit := throttle.Sliding(1, time.Hour)
+	give := make(chan struct{})
+	handler := seen.handler()
+	r.start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		if id, _ := asynq.GetTaskID(ctx); id != "first" {
+			return handler.ProcessTask(ctx, task)
+		}
+		<-give
+		return errors.Join(worker.NotCharged(errors.New("not sent")), asynq.SkipRetry)
+	}), policies(smsLimit(limit)))
+	r.enqueue("sms", "first", to("+1"))
+	r.eventually("the first runs", func() bool { return r.queueInfo().Active == 1 })
+	r.enqueue("sms", "second", to("+1"))
+	r.eventually("the second waits", func() bool { return r.queueInfo().Retry == 1 })
+	hook.away.Store(true)
+	close(give)
+	r.eventually("two tries", func() bool { return hook.asked.Load() > 1 })
+	hook.away.Store(false)
+	seen.ran(t, 1)
+}
