@@ -221,9 +221,14 @@ type sending struct {
 	load error      // what came of loading the library for it
 }
 
-// Send sends a call, and answers its command. It waits for a slot that moves.
+// Send sends a call, and answers its command. It waits for a slot that moves. A call that a move has ended half done is made again, but
+// for one that may be sent once only.
 func Send(ctx context.Context, c redis.Scripter, call Command) *redis.Cmd {
-	return SendWhileSlotMoves(ctx, c, func() *redis.Cmd { return sendOnce(ctx, c, call) })
+	repeats := movingSlotOrHalfDone
+	if call.Once {
+		repeats = movingSlot
+	}
+	return sendWhile(ctx, c, repeats, func() *redis.Cmd { return sendOnce(ctx, c, call) })
 }
 
 func sendOnce(ctx context.Context, c redis.Scripter, call Command) *redis.Cmd {
@@ -249,6 +254,10 @@ const (
 // node. Nothing has run. go-redis asks both nodes, and gives up after a few questions.
 var movingSlot = regexp.MustCompile(`(?:^|: )(?:TRYAGAIN|ASK|MOVED) `)
 
+// movingSlotOrHalfDone is such a refusal, or that of a command of a script which has emptied one of its keys before. The node takes an
+// empty key for one that has moved, and ends the script. What the script has written stays.
+var movingSlotOrHalfDone = regexp.MustCompile(movingSlot.String() + "|" + rediserr.HalfDone)
+
 // redirect is such a refusal by which a node names another one.
 var redirect = regexp.MustCompile(`(?:^|: )(?:ASK|MOVED) `)
 
@@ -272,7 +281,12 @@ func withoutRedirect(c redis.Scripter, err error) error {
 
 // SendWhileSlotMoves is [WhileSlotMoves] for one command.
 func SendWhileSlotMoves(ctx context.Context, c redis.Scripter, send func() *redis.Cmd) (cmd *redis.Cmd) {
-	err := WhileSlotMoves(ctx, c, func() error {
+	return sendWhile(ctx, c, movingSlot, send)
+}
+
+// sendWhile is [SendWhileSlotMoves] for refusals of one form.
+func sendWhile(ctx context.Context, c redis.Scripter, refusal *regexp.Regexp, send func() *redis.Cmd) (cmd *redis.Cmd) {
+	err := callWhile(ctx, c, refusal, func() error {
 		cmd = send()
 		return cmd.Err()
 	})
@@ -285,12 +299,17 @@ func SendWhileSlotMoves(ctx context.Context, c redis.Scripter, send func() *redi
 // WhileSlotMoves makes a call, and makes it again while the slot of its keys moves to another node of
 // the Cluster, for two seconds at most. A call to anything but a Cluster is made once.
 func WhileSlotMoves(ctx context.Context, c redis.Scripter, call func() error) error {
+	return callWhile(ctx, c, movingSlot, call)
+}
+
+// callWhile is [WhileSlotMoves] for refusals of one form.
+func callWhile(ctx context.Context, c redis.Scripter, refusal *regexp.Regexp, call func() error) error {
 	err := call()
 	if err == nil || !Sharded(c) {
 		return err
 	}
 	until := time.Now().Add(moveWait)
-	for pause := movePauseMin; err != nil && movingSlot.MatchString(err.Error()) && time.Now().Before(until); pause = min(2*pause, movePauseMax) {
+	for pause := movePauseMin; err != nil && refusal.MatchString(err.Error()) && time.Now().Before(until); pause = min(2*pause, movePauseMax) {
 		select {
 		case <-ctx.Done():
 			return withoutRedirect(c, err)

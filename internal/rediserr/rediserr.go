@@ -20,7 +20,7 @@ type Kind int
 
 // The first seven are answers of a server, and the call has not run, except after [OK]. Our
 // scripts refuse before their first write, and after it Redis stops no script for any of
-// the reasons below.
+// the reasons below. There is one that it does stop one for, see [HalfDone].
 const (
 	// OK: there is no error, or the answer is that there is no value ([redis.Nil]).
 	OK Kind = iota
@@ -42,7 +42,7 @@ const (
 	// TimedOut: an answer or a connection was waited for, and did not come. The call may
 	// have run. To repeat it at once costs a second wait.
 	TimedOut
-	// Lost: the connection broke, or the call was given up. It may have run. Whoever repeats
+	// Lost: the connection broke, the call was given up, or it is [HalfDone]. It may have run. Whoever repeats
 	// it needs a call that may run twice, by its token for instance.
 	Lost
 )
@@ -79,6 +79,10 @@ const (
 	maxClients = "max number of clients reached" // passes: other clients leave
 	noRight    = "The user executing the script can't run this command"
 )
+
+// HalfDone stands in the answer to a script that has emptied one of its keys, while the slot of its keys moves to another node of a Cluster.
+// The node takes the empty key for one that has moved, and ends the script when it touches the key again. What it has written stays.
+const HalfDone = "attempted to access a non local key"
 
 // Of says what an error means. It sees through wrapped errors.
 func Of(err error) Kind {
@@ -127,6 +131,8 @@ func ofAnswer(answer string) Kind {
 		return Passing
 	case strings.HasPrefix(text, noRight):
 		return Barred
+	case strings.Contains(text, HalfDone):
+		return Lost
 	}
 	return Refused
 }

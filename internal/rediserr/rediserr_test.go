@@ -59,6 +59,8 @@ func TestKindOfEachError(t *testing.T) {
 		{answer("ERR Error running script (call to f_67ed): @user_script:4: @user_script: 4: -WRONGTYPE Operation against a key"), Refused},
 		{answer("ERR Error running script (call to f_67ed): @user_script:4: user_script:4: attempt to index a nil value"), Refused},
 		{answer("MOVED 3999 127.0.0.1:6381"), Refused},
+		{answer("ERR Script attempted to access a non local key in a cluster node script: headway_1_acquire, on @user_function:2133."), Lost},
+		{answer("ERR Error running script (call to f_67ed): @user_script:4: @user_script: 4: Lua script attempted to access a non local key in a cluster node"), Lost},
 		{answer("ASK 3999 127.0.0.1:6381"), Refused},
 		{answer("WRONGTYPE Operation against a key holding the wrong kind of value"), Refused},
 		{answer("EXECABORT Transaction discarded"), Refused},

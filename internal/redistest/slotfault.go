@@ -74,19 +74,33 @@ func beginMove(allMoved bool, stays func(string) bool) func(testing.TB, *Cluster
 	return func(tb testing.TB, c *Cluster, key string) func() error {
 		tb.Helper()
 		slot, from, to := slotOf(tb, c, key)
-		m, err := c.BeginMove(tb.Context(), []int{slot}, from, to)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		m, leave := startMove(tb, c, slot, from, to)
 		if err := m.MoveKeys(tb.Context(), func(key string) bool { return !stays(key) }); err != nil {
 			tb.Fatal(err)
 		}
 		if here, there := keysIn(tb, from, slot), keysIn(tb, to, slot); there == 0 || here == 0 != allMoved {
 			tb.Fatalf("%d keys of the slot are at the source and %d at the target: the test tries nothing", here, there)
 		}
-		return func() error {
-			return errors.Join(m.MoveKeys(context.Background(), func(string) bool { return true }), m.End(context.Background()))
-		}
+		return leave
+	}
+}
+
+// BeginMove begins to move the slot of a key. Until leave is called all keys of the slot are where they were.
+func BeginMove(tb testing.TB, c *Cluster, key string) (leave func() error) {
+	tb.Helper()
+	slot, from, to := slotOf(tb, c, key)
+	_, leave = startMove(tb, c, slot, from, to)
+	return leave
+}
+
+func startMove(tb testing.TB, c *Cluster, slot int, from, to *redisserver.Process) (m *redisserver.Migration, leave func() error) {
+	tb.Helper()
+	m, err := c.BeginMove(tb.Context(), []int{slot}, from, to)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return m, func() error {
+		return errors.Join(m.MoveKeys(context.Background(), func(string) bool { return true }), m.End(context.Background()))
 	}
 }
 
