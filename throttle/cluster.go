@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -432,7 +433,7 @@ func (s clusterStore) refresh(ctx context.Context, bookings []limitscripts.Refre
 	}
 	fails := func(r limitscripts.RefreshReply) bool { return r.Err != nil || r.Status > limitscripts.Withdrawn }
 	out := make([]limitscripts.RefreshReply, len(bookings))
-	for n, r := range s.redisStore.refresh(ctx, calls) {
+	for n, r := range s.refreshByMaster(ctx, calls) {
 		r.Promoted = moved(r.Promoted, where[n])
 		if r.Rule > 0 {
 			r.Rule += where[n].from
@@ -453,6 +454,46 @@ func (s clusterStore) refresh(ctx context.Context, bookings []limitscripts.Refre
 		kept.Promoted = append(kept.Promoted, carriedOver(other.Promoted, other.Now, kept.Now)...)
 		*o = kept
 	}
+	return out
+}
+
+// refreshPatience is how long one master of a Cluster may take to say how bookings stand. Wakers wait for it, also for the tasks of other
+// masters.
+const refreshPatience = time.Second
+
+var errRefreshSilent = fmt.Errorf("its master did not say within %v how the booking stands", refreshPatience)
+
+// refreshByMaster is refresh for calls of one hash slot each. It asks all masters at the same time. The calls of one that does not answer in
+// time fail, and until it has answered the next ones to it fail at once. Whom a late answer promotes does not hear of it.
+func (s clusterStore) refreshByMaster(ctx context.Context, calls []limitscripts.RefreshArgs) []limitscripts.RefreshReply {
+	if s.coalescer.cluster == nil {
+		return s.redisStore.refresh(ctx, calls)
+	}
+	out := make([]limitscripts.RefreshReply, len(calls))
+	ofMaster := map[string][]int{}
+	for n, c := range calls {
+		addr := s.coalescer.masterKnown(c.Rules[0].Ledger())
+		ofMaster[addr] = append(ofMaster[addr], n)
+	}
+	waiting, end := context.WithTimeout(ctx, refreshPatience)
+	defer end()
+	var masters sync.WaitGroup
+	for addr, indices := range ofMaster {
+		masters.Go(func() {
+			asked := make([]limitscripts.RefreshArgs, len(indices))
+			for i, n := range indices {
+				asked[i] = calls[n]
+			}
+			replies, inTime := s.coalescer.whileAnswering(waiting, addr, func() []limitscripts.RefreshReply { return s.redisStore.refresh(ctx, asked) })
+			for i, n := range indices {
+				out[n].Err = errRefreshSilent
+				if inTime {
+					out[n] = replies[i]
+				}
+			}
+		})
+	}
+	masters.Wait()
 	return out
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headwayq/headway/internal/bounded"
 	"github.com/headwayq/headway/internal/coalesce"
 	"github.com/headwayq/headway/internal/giveback"
 	"github.com/headwayq/headway/internal/limitscripts"
@@ -42,6 +43,42 @@ type coalescer struct {
 	known   atomic.Int64         // how many
 
 	late *giveback.Queue // repeats what a server did not take back at once
+
+	silent sync.Map // masters of a Cluster, by address, with a refresh under way that takes too long: *atomic.Bool, true when it has ended
+}
+
+// masterKnown is the address of the master of a Cluster that has a key, "" when the client does not know it. It asks nobody.
+func (m *coalescer) masterKnown(key string) string {
+	ctx, end := context.WithCancel(context.Background())
+	end() // a client that knows no master yet would ask for them
+	master, err := m.cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return ""
+	}
+	return master.Options().Addr
+}
+
+// whileAnswering makes a call to a master, unless an earlier one is under way that was not answered in time. Nobody waits any longer when
+// ctx ends: ok is false then.
+func (m *coalescer) whileAnswering(ctx context.Context, addr string, call func() []limitscripts.RefreshReply) (_ []limitscripts.RefreshReply, ok bool) {
+	if _, silent := m.silent.Load(addr); silent {
+		return nil, false
+	}
+	ended := new(atomic.Bool)
+	replies, ok := bounded.Call(ctx, func() []limitscripts.RefreshReply {
+		defer func() {
+			ended.Store(true)
+			m.silent.CompareAndDelete(addr, ended)
+		}()
+		return call()
+	})
+	if !ok {
+		m.silent.Store(addr, ended)
+		if ended.Load() { // just now
+			m.silent.CompareAndDelete(addr, ended)
+		}
+	}
+	return replies, ok
 }
 
 // node is one server: what gathers the calls to it, and its clock.

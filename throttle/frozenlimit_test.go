@@ -84,6 +84,19 @@ func TestClusterMasterOfTheStoredLimitIsSilent(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	// the bookings of one rule do not wait for its limit one after the other
+	bookings := make([]throttle.BookingRef, 50)
+	for i := range bookings {
+		bookings[i] = throttle.BookingRef{Policy: limiters[0].Policy(), IDs: []string{key}, Costs: []int{1}, Job: fmt.Sprint("j", i)}
+	}
+	refreshed := make(chan []throttle.BookingStatus, 1)
+	wg.Go(func() { refreshed <- throttle.ForWorkers.Refresh(context.Background(), rdb, bookings) })
+	eventually(t, "all bookings are answered", func() bool { return len(refreshed) > 0 })
+	for _, status := range <-refreshed {
+		if !errors.Is(status.Err, throttle.ErrUnavailable) {
+			t.Errorf("a booking is %+v, want %v", status, throttle.ErrUnavailable)
+		}
+	}
 	nodes[silent].Resume()
 	for _, l := range limiters {
 		eventually(t, "Redis decides again", func() bool {

@@ -48,8 +48,8 @@ func TestCallThatEmptiesAKeyWhileItsSlotMoves(t *testing.T) {
 			return func(ctx context.Context) error {
 				_, err := l.Policy().Refund(ctx, d.Request)
 				again := throttle.Request{Key: key, Cost: 1, Job: "job", Token: d.Token}
-				if _, again := l.Policy().Redeem(ctx, again); err == nil && !errors.Is(again, throttle.ErrWithdrawn) {
-					err = fmt.Errorf("its token gets %v, want %v", again, throttle.ErrWithdrawn)
+				if _, got := l.Policy().Redeem(ctx, again); err == nil && !errors.Is(got, throttle.ErrWithdrawn) {
+					err = fmt.Errorf("its token gets another answer than %w: %w", throttle.ErrWithdrawn, got)
 				}
 				return err
 			}, errors.Join(err, err2)

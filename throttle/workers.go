@@ -121,15 +121,23 @@ func (b BookingRef) request() Request {
 // promises: those instants are what the jobs are promised from now on. It takes one
 // round trip for all bookings in Redis, which must be rdb, and one call each for
 // those of a [NewLocal]. A booking that the limits in force never admit is an
-// [ExceedsLimitError].
+// [ExceedsLimitError]. On Redis Cluster the bookings of a master that does not answer within a second fail
+// with [ErrUnavailable].
 func (workerCalls) Refresh(ctx context.Context, rdb redis.UniversalClient, bookings []BookingRef) []BookingStatus {
 	out := make([]BookingStatus, len(bookings))
 	var there, here []int
 	limits := make([][]limitInForce, len(bookings))
+	silent := map[*Policy]error{} // whose limits can't be read: that takes seconds at a silent master, and nobody else remembers it
 	for i, b := range bookings {
-		var err error
-		if limits[i], err = b.Policy.limitsInForce(ctx, byID(b.IDs...)); err == nil {
+		err := silent[b.Policy]
+		if err == nil {
+			limits[i], err = b.Policy.limitsInForce(ctx, byID(b.IDs...))
+		}
+		switch {
+		case err == nil:
 			_, err = b.Policy.rules.fits(limits[i], new(b.request()))
+		case errors.Is(err, ErrUnavailable):
+			silent[b.Policy] = err
 		}
 		switch {
 		case err != nil:
@@ -431,15 +439,13 @@ func serversOf(p *Policy, ids []string, at hashSlot) string {
 	if !ok || on.coalescer.cluster == nil {
 		return ""
 	}
-	ctx, end := context.WithCancel(context.Background())
-	end() // a client that knows no master yet would ask for them
 	var addrs []string
 	for i, l := range p.rules {
 		if at.to > 0 && (i < at.from || i >= at.to) {
 			continue
 		}
-		if master, err := on.coalescer.cluster.MasterForKey(ctx, l.names.Of(ids[i]).Ledger()); err == nil {
-			addrs = append(addrs, master.Options().Addr)
+		if addr := on.coalescer.masterKnown(l.names.Of(ids[i]).Ledger()); addr != "" {
+			addrs = append(addrs, addr)
 		}
 	}
 	slices.Sort(addrs)

@@ -174,9 +174,9 @@ func (t *attempt) Ask(ctx context.Context, p *throttle.Policy, r throttle.Reques
 	}
 }
 
-// redeem asks once, and passes on who may come earlier for that, also where one hash slot of several failed. A call that is given up may be under way still: what it gets is given back by its token, as
-// that of any call whose answer is lost. The client's own bounds don't help: go-redis heeds no deadline of a context while it
-// reads an answer.
+// redeem asks once, and passes on who may come earlier for that, also where one hash slot of several failed. A call that is given up may be
+// under way still: what it gets is given back by its token, as that of any call whose answer is lost. The client's own bounds don't help:
+// go-redis heeds no deadline of a context while it reads an answer.
 func (t *attempt) redeem(ctx context.Context, p *throttle.Policy, r throttle.Request) (throttle.Decision, error) {
 	redeem := func(ctx context.Context) (throttle.Decision, error) {
 		d, err := p.Redeem(ctx, r)

@@ -43,6 +43,28 @@ func TestPoolOnClusterServesOtherKeysWhileTheirMasterIsSilent(t *testing.T) {
 	seen.ran(t, len(f.phones)+cfg.Asynq.Concurrency+3)
 }
 
+// Tasks of all phones wait, and the master of one stands still. Those of the others are woken all the same. Nothing but the waker wakes them.
+func TestPoolOnClusterWakesOtherTasksWhileAMasterIsSilent(t *testing.T) {
+	t.Parallel()
+	f := newFrozen(t)
+	seen := &runs{}
+	cfg := policies(phone("sms", 3*time.Second))
+	cfg.Asynq.DelayedTaskCheckInterval = time.Hour
+	p := started(t, f.rdb, seen.handler(), cfg)
+	for i, to := range f.phones {
+		f.send(t, fmt.Sprint("before ", i), to)
+	}
+	seen.ran(t, len(f.phones))
+	f.send(t, "silent", f.phones[f.silent]) // due before the other
+	f.send(t, "other", f.phones[f.ofQueue])
+	eventually(t, "both wait", func() bool { return p.Stats().Deferred >= 2 })
+	f.nodes[f.silent].Pause()
+	t.Cleanup(f.nodes[f.silent].Resume)
+	eventually(t, "the other phone's task is woken", func() bool { return seen.count("other") > 0 })
+	f.nodes[f.silent].Resume()
+	seen.ran(t, len(f.phones)+2)
+}
+
 // The master of a phone stands still. Where the configuration says what to do without Redis, its tasks run before it is back, and long before
 // the time-outs of the client are over.
 func TestPoolOnClusterDecidesWithoutASilentMaster(t *testing.T) {
