@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -85,4 +86,64 @@ func TestPromotionThatRedisDidNotTake(t *testing.T) {
 	r.eventually("two tries", func() bool { return hook.asked.Load() > 1 })
 	hook.away.Store(false)
 	seen.ran(t, 1)
+}
+
+// heldScript is a Redis of which one master is silent: the calls of a script with a key that contains a text wait until they are let go.
+type heldScript struct {
+	script, key string
+	came, leave chan struct{}
+	once        sync.Once
+}
+
+func (*heldScript) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *heldScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); len(args) > 3 && strings.HasSuffix(fmt.Sprint(args[1]), "_"+h.script) && strings.Contains(fmt.Sprint(args[3]), h.key) {
+			h.once.Do(func() { close(h.came) })
+			<-h.leave
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (*heldScript) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// The master of one queue is silent while a task of it is to come earlier. Those of another queue hear of it all the same.
+func TestPromotionsOfAQueueDoNotWaitForAnother(t *testing.T) {
+	t.Parallel()
+	redistest.NeedFunctions(t)
+	r, seen := newRig(t), &runs{}
+	hook := &heldScript{script: "retime", key: "{silent}", came: make(chan struct{}), leave: make(chan struct{})}
+	r.rdb.AddHook(hook)
+	give := map[string]chan struct{}{"first silent": make(chan struct{}), "first other": make(chan struct{})}
+	handler := seen.handler()
+	cfg := policies(smsLimit(throttle.Sliding(1, time.Hour)))
+	cfg.Asynq.Queues = map[string]int{"silent": 1, "other": 1}
+	var running atomic.Int32
+	p, _ := r.start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		if give[id] == nil {
+			return handler.ProcessTask(ctx, task)
+		}
+		running.Add(1)
+		<-give[id]
+		return errors.Join(worker.NotCharged(errors.New("not sent")), asynq.SkipRetry)
+	}), cfg)
+	for _, queue := range []string{"silent", "other"} {
+		r.enqueue("sms", "first "+queue, to("+"+queue), asynq.Queue(queue))
+	}
+	r.eventually("both run", func() bool { return running.Load() == 2 })
+	for _, queue := range []string{"silent", "other"} {
+		r.enqueue("sms", queue, to("+"+queue), asynq.Queue(queue))
+	}
+	r.eventually("both wait", func() bool { return p.Stats().Deferred == 2 })
+	close(give["first silent"])
+	<-hook.came
+	close(give["first other"])
+	r.eventually("the other one runs", func() bool { return seen.count("other") == 1 })
+	close(hook.leave)
+	seen.ran(t, 2)
 }

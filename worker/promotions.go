@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/headwayq/headway/event"
+	"github.com/headwayq/headway/internal/bounded"
 	"github.com/headwayq/headway/internal/giveback"
 	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/internal/queuescripts"
@@ -27,6 +28,8 @@ const (
 	leaveTogether = 16
 	// promotionPause is how long after a call that failed its promotions are passed on again.
 	promotionPause = time.Second
+	// leavePatience is how long places that are given up are waited for on a Cluster.
+	leavePatience = time.Second
 	// promotionsTogether bounds how many promotions are passed on in one call.
 	promotionsTogether = 256
 )
@@ -85,7 +88,9 @@ func (l lateGiveBacks) release(p *throttle.Policy, d throttle.Decision) {
 type promotions struct {
 	*core
 	waiting chan throttle.Promotion
-	missing map[string]time.Time // jobs whose tasks were not there, since when; only run has it
+
+	mu      sync.Mutex
+	missing map[string]time.Time // jobs whose tasks were not there, since when
 }
 
 func newPromotions(c *core) *promotions {
@@ -103,17 +108,41 @@ func (ps *promotions) add(promoted ...throttle.Promotion) {
 	}
 }
 
-// run passes promotions on. All that have come in meanwhile are handled in one call. While
-// a slot is free every call names the jobs that may have it, and one by one the work would
+// run passes promotions on, those of each queue by themselves: on a Cluster the master of one may be silent. All that have come in for
+// a queue meanwhile are handled in one call. While a slot is free every call names the jobs that may have it, and one by one the work would
 // never catch up.
 func (ps *promotions) run(ctx context.Context, wakers map[string]*waker) {
+	busy := make(map[string]promotion.Tasks) // the queues of which some are passed on, and what has come for each meanwhile
+	passed := make(chan string)
+	start := func(queue string, tasks promotion.Tasks) {
+		busy[queue] = make(promotion.Tasks)
+		go func() {
+			ps.passOn(ctx, queue, tasks, wakers[queue])
+			passed <- queue
+		}()
+	}
 	for {
 		select {
 		case <-ctx.Done():
+			for len(busy) > 0 {
+				delete(busy, <-passed)
+			}
 			return
+		case queue := <-passed:
+			if next := busy[queue]; len(next) > 0 {
+				start(queue, next)
+			} else {
+				delete(busy, queue)
+			}
 		case p := <-ps.waiting:
 			for queue, tasks := range ps.gather(p) {
-				ps.passOn(ctx, queue, tasks, wakers[queue])
+				next, underWay := busy[queue]
+				switch {
+				case !underWay:
+					start(queue, tasks)
+				case len(next) < promotionsMax: // else they are dropped, as those that find no room to wait
+					next.AddAll(tasks)
+				}
 			}
 		}
 	}
@@ -180,6 +209,8 @@ func (ps *promotions) tryAgain(tasks promotion.Tasks, moved []string) {
 // Until then it may come: a task that is booked when it is enqueued has its place before it
 // is written. The first time, the promotion is handled once more after that.
 func (ps *promotions) stayedAway(p throttle.Promotion) bool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
 	since, known := ps.missing[p.Job]
 	if known && time.Since(since) < 20*goneAfter {
 		if time.Since(since) < goneAfter {
@@ -196,7 +227,8 @@ func (ps *promotions) stayedAway(p throttle.Promotion) bool {
 	return false
 }
 
-// cancelBookings gives places up, and lets those come that are next.
+// cancelBookings gives places up, and lets those come that are next. It does not wait for long for a master of a Cluster that is silent: the
+// call to it goes on.
 func (ps *promotions) cancelBookings(ctx context.Context, places []throttle.BookingRef) {
 	for some := range slices.Chunk(places, leaveTogether) {
 		var wg sync.WaitGroup
@@ -209,7 +241,16 @@ func (ps *promotions) cancelBookings(ctx context.Context, places []throttle.Book
 				ps.add(promoted...)
 			})
 		}
-		wg.Wait()
+		if !ps.onCluster() {
+			wg.Wait()
+			continue
+		}
+		waiting, end := context.WithTimeout(ctx, leavePatience)
+		bounded.Call(waiting, func() struct{} {
+			wg.Wait()
+			return struct{}{}
+		})
+		end()
 	}
 }
 

@@ -32,11 +32,22 @@ func ByQueue(promoted ...throttle.Promotion) map[string]Tasks {
 		if queues[queue] == nil {
 			queues[queue] = make(Tasks)
 		}
-		if known, ok := queues[queue][id]; !ok || p.At.Before(known.At) {
-			queues[queue][id] = p
-		}
+		queues[queue].add(id, p)
 	}
 	return queues
+}
+
+// AddAll adds other tasks of the queue. Of two promotions of one task the earlier one is kept.
+func (t Tasks) AddAll(others Tasks) {
+	for id, p := range others {
+		t.add(id, p)
+	}
+}
+
+func (t Tasks) add(id string, p throttle.Promotion) {
+	if known, ok := t[id]; !ok || p.At.Before(known.At) {
+		t[id] = p
+	}
 }
 
 // lookupsMax bounds how many promoted tasks of a queue are looked up, two short calls each.
