@@ -132,6 +132,8 @@ func TestPromotionsOfAQueueDoNotWaitForAnother(t *testing.T) {
 		<-give[id]
 		return errors.Join(worker.NotCharged(errors.New("not sent")), asynq.SkipRetry)
 	}), cfg)
+	leave := sync.OnceFunc(func() { close(hook.leave) })
+	t.Cleanup(leave) // before the pool ends
 	for _, queue := range []string{"silent", "other"} {
 		r.enqueue("sms", "first "+queue, to("+"+queue), asynq.Queue(queue))
 	}
@@ -144,6 +146,6 @@ func TestPromotionsOfAQueueDoNotWaitForAnother(t *testing.T) {
 	<-hook.came
 	close(give["first other"])
 	r.eventually("the other one runs", func() bool { return seen.count("other") == 1 })
-	close(hook.leave)
+	leave()
 	seen.ran(t, 2)
 }
