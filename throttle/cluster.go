@@ -464,7 +464,7 @@ const refreshPatience = time.Second
 var errRefreshSilent = fmt.Errorf("its master did not say within %v how the booking stands", refreshPatience)
 
 // refreshByMaster is refresh for calls of one hash slot each. It asks all masters at the same time. The calls of one that does not answer in
-// time fail, and until it has answered the next ones to it fail at once. Whom a late answer promotes does not hear of it.
+// time fail, and until it has answered the next ones to it fail at once. The promotions in a late answer are lost.
 func (s clusterStore) refreshByMaster(ctx context.Context, calls []limitscripts.RefreshArgs) []limitscripts.RefreshReply {
 	if s.coalescer.cluster == nil {
 		return s.redisStore.refresh(ctx, calls)

@@ -44,7 +44,7 @@ type coalescer struct {
 
 	late *giveback.Queue // repeats what a server did not take back at once
 
-	silent sync.Map // masters of a Cluster, by address, with a refresh under way that takes too long: *atomic.Bool, true when it has ended
+	silent sync.Map // masters of a Cluster, by address, whose answer to a refresh is late: a *atomic.Bool that says whether the call has ended
 }
 
 // masterKnown is the address of the master of a Cluster that has a key, "" when the client does not know it. It asks nobody.
@@ -72,7 +72,7 @@ func (m *coalescer) whileAnswering(ctx context.Context, addr string, call func()
 		}()
 		return call()
 	})
-	if !ok {
+	if !ok && errors.Is(ctx.Err(), context.DeadlineExceeded) { // not when the caller has gone
 		m.silent.Store(addr, ended)
 		if ended.Load() { // just now
 			m.silent.CompareAndDelete(addr, ended)

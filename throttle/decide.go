@@ -453,9 +453,9 @@ func (rs ruleSet) decidedBy(reply *limitscripts.AcquireReply, gates []gate.InZon
 
 // promotions translates a store's reply about keys, which are given as they stand in
 // Redis, by rule. It wakes those of the jobs that wait in this process.
-func (rs ruleSet) promotions(answered []limitscripts.Promotion, ids []string, now time.Time) []Promotion {
+func (rs ruleSet) promotions(told []limitscripts.Promotion, ids []string, now time.Time) []Promotion {
 	var out []Promotion
-	for _, t := range answered {
+	for _, t := range told {
 		if t.Rule < 1 || t.Rule > len(rs) {
 			continue
 		}

@@ -74,8 +74,8 @@ func (v *Reservation) Granted() bool {
 	return v.d.Granted && !v.ahead && !v.over
 }
 
-// answered is the last answer to somebody who was not granted.
-func (v *Reservation) answered() Decision {
+// lastAnswer is the last answer to somebody who was not granted.
+func (v *Reservation) lastAnswer() Decision {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	d := v.d
@@ -107,7 +107,7 @@ func (v *Reservation) Delay() time.Duration {
 // [ExceedsLimitError], and the place is given up.
 func (v *Reservation) Take(ctx context.Context) (Decision, error) {
 	if err := v.asking.lock(ctx); err != nil {
-		return v.answered(), v.p.rules.fault(ctx, "acquire", 0, 0, err)
+		return v.lastAnswer(), v.p.rules.fault(ctx, "acquire", 0, 0, err)
 	}
 	defer v.asking.unlock()
 	v.mu.Lock()
@@ -214,7 +214,7 @@ const (
 
 func (v *Reservation) lockAndAsk(ctx context.Context, early bool) (Decision, error) {
 	if err := v.asking.lock(ctx); err != nil {
-		return v.answered(), err
+		return v.lastAnswer(), err
 	}
 	defer v.asking.unlock()
 	if early {

@@ -98,15 +98,15 @@ func (w *waiter) ask(f func() (Decision, error)) (Decision, error) {
 	began := time.Now()
 	d, err := f()
 	w.took = time.Since(began)
-	w.answered(d, err)
+	w.takeIn(d, err)
 	return d, err
 }
 
-// answered takes the answer to a caller that stands in a line. When it shows that the line has moved,
+// takeIn takes the answer to a caller that stands in a line. When it shows that the line has moved,
 // others are woken, so that they ask, too: by the first caller those behind it, and by one whose job
 // was promoted by more than a window those who were told the same instant. Redis promotes them one
 // by one, as each leaves the line. They don't wake others in turn: that would run through the line.
-func (w *waiter) answered(d Decision, err error) {
+func (w *waiter) takeIn(d Decision, err error) {
 	reason := w.reason
 	switch reason { // of one answer: a caller whose grant came too late asks again at once, for no such reason
 	case askPromoted:

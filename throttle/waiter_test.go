@@ -46,7 +46,7 @@ func TestPromotedCallerWakesThoseOfItsInstant(t *testing.T) {
 	} {
 		w := all[tt.job]
 		w.reason = tt.reason
-		w.answered(Decision{Granted: true, At: tt.at}, nil)
+		w.takeIn(Decision{Granted: true, At: tt.at}, nil)
 		if got := woken(); got != tt.want {
 			t.Errorf("%s, promoted: %v, to %v: %q are woken, want %q", tt.job, tt.reason == askPromoted, tt.at.Sub(now), got, tt.want)
 		}

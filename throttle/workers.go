@@ -127,16 +127,16 @@ func (workerCalls) Refresh(ctx context.Context, rdb redis.UniversalClient, booki
 	out := make([]BookingStatus, len(bookings))
 	var there, here []int
 	limits := make([][]limitInForce, len(bookings))
-	silent := map[*Policy]error{} // whose limits can't be read: that takes seconds at a silent master, and nobody else remembers it
+	silent := map[*Policy]error{} // whose limits a silent master has: to find that out takes seconds, and nobody else remembers it
 	for i, b := range bookings {
-		err := silent[b.Policy]
+		err, began := silent[b.Policy], time.Now()
 		if err == nil {
 			limits[i], err = b.Policy.limitsInForce(ctx, byID(b.IDs...))
 		}
 		switch {
 		case err == nil:
 			_, err = b.Policy.rules.fits(limits[i], new(b.request()))
-		case errors.Is(err, ErrUnavailable):
+		case errors.Is(err, ErrUnavailable) && time.Since(began) > limitPatience/2:
 			silent[b.Policy] = err
 		}
 		switch {

@@ -57,13 +57,13 @@ type Adapter struct {
 	policies map[string]taskPolicy // by task type, never changed
 
 	// What is known of deliveries and attempts.
-	inFlight     *ttlMap[string, delivery] // by task key, from the fetch to the handler
-	recentlyDone *ttlMap[string, doneRun]  // by task key: runs whose handlers returned nil, until Redis has that in writing
-	finished     *finishedTasks            // those of them whose ends could not be written
-	deferrals    *deferrals
-	answered     *ttlMap[string, *deferral] // by task key, from the handler's answer until asynq writes it
-	batches      *batches
-	types        *typeWatch
+	inFlight          *ttlMap[string, delivery] // by task key, from the fetch to the handler
+	recentlyDone      *ttlMap[string, doneRun]  // by task key: runs whose handlers returned nil, until Redis has that in writing
+	finished          *finishedTasks            // those of them whose ends could not be written
+	deferrals         *deferrals
+	returnedDeferrals *ttlMap[string, *deferral] // by task key, from the handler's answer until asynq writes it
+	batches           *batches
+	types             *typeWatch
 
 	// The ways to Redis of asynq's servers.
 	finishPipeline *finishPipeline
@@ -144,7 +144,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	a := &Adapter{
 		core: c, policies: make(map[string]taskPolicy),
 		inFlight: newTTLMap[string, delivery](inFlightTTL), recentlyDone: newTTLMap[string, doneRun](recentlyDoneTTL),
-		deferrals: newDeferrals(), answered: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
+		deferrals: newDeferrals(), returnedDeferrals: newTTLMap[string, *deferral](deferralTTL), batches: newBatches(c),
 		finishPipeline: newFinishPipeline(rdb), idle: newIdleServers(c),
 		wakers: make(map[string]*waker), refreshes: newRefreshFilter(), promotions: newPromotions(c), batchCounts: newBatchCounts(c), policyFiles: files,
 		asynqLoggers: make(map[asynq.Logger]asynq.Logger),
@@ -155,7 +155,7 @@ func NewAdapter(rdb redis.UniversalClient, cfg Config) (*Adapter, error) {
 	a.lateGiveBacks, a.types = newLateGiveBacks(c, a.promotions), newTypeWatch(c)
 	a.limitWatch, a.subscriber = &limitWatch{c, a.wakers}, &subscriber{c, a.wakers, teller}
 	a.upkeep = &upkeep{c, a.policies, files, a.types, []interface{ purge(time.Time) }{a.deferrals, a.recentlyDone, a.batches.dropped, a.inFlight,
-		a.waits, a.answered}}
+		a.waits, a.returnedDeferrals}}
 	a.servers = &serverWatch{core: c}
 	for _, p := range cfg.Policies {
 		rules := make([]policyset.Rule, len(p.Rules))
@@ -252,7 +252,9 @@ func (a *Adapter) Start(ctx context.Context) error {
 	a.wg.Go(func() { a.subscriber.run(ctx) })
 	a.wg.Go(func() { a.subscriber.teller.Run(ctx) })
 	a.wg.Go(func() { a.promotions.run(ctx, a.wakers) })
-	a.wg.Go(func() { (&archiveWatch{a.core, a.deferrals, (&client{UniversalClient: a.rdb, a: a}).deferBy}).run(ctx) })
+	a.wg.Go(func() {
+		(&unwrittenDeferrals{a.core, a.deferrals, (&client{UniversalClient: a.rdb, a: a}).deferBy}).run(ctx)
+	})
 	a.wg.Go(func() { a.finished.run(ctx) })
 	a.wg.Go(func() { a.upkeep.run(ctx) })
 	a.servers.look(ctx) // later looks are compared with this one

@@ -78,7 +78,7 @@ func (a *Adapter) Handler(next asynq.Handler) asynq.Handler {
 		}
 		runNow := delivered.runNow && t.takeRunNow(ctx)
 		if handled, err := t.holdForBatch(ctx, task, runNow); handled {
-			t.end(ctx, err)
+			t.settleDeferrals(ctx, err)
 			return a.noteAnswer(ctx, key, err)
 		}
 		a.waits.arrived(key, delivered.wait, a.policies[t.taskType].names, time.Now())
@@ -153,7 +153,7 @@ func (t *attempt) askPolicy(ctx context.Context, task *asynq.Task, runNow bool) 
 	}
 	d, err := t.admit(ctx, task, p)
 	if err != nil {
-		t.end(ctx, err)
+		t.settleDeferrals(ctx, err)
 		return ctx, err
 	}
 	if d.Granted {
@@ -167,8 +167,8 @@ func (t *attempt) askPolicy(ctx context.Context, task *asynq.Task, runNow bool) 
 // the attempt up it reads no answer, and may have delivered the task again.
 func (a *Adapter) noteAnswer(ctx context.Context, key string, err error) error {
 	if d := a.deferrals.of(err); d != nil && ctx.Err() == nil {
-		a.deferrals.end(d)
-		a.answered.put(key, d, time.Now())
+		a.deferrals.markReturned(d)
+		a.returnedDeferrals.put(key, d, time.Now())
 	}
 	return err
 }
@@ -196,7 +196,7 @@ func (t *attempt) run(ctx context.Context, next asynq.Handler, task *asynq.Task)
 			return err
 		}
 		if ctx, err = t.again(ctx, task, stay); err != nil {
-			t.end(ctx, err)
+			t.settleDeferrals(ctx, err)
 			return err
 		}
 	}
@@ -214,14 +214,14 @@ func (t *attempt) runOnce(ctx context.Context, next asynq.Handler, task *asynq.T
 				t.refundKeepingGrants(ctx)
 			}
 			t.release(ctx)
-			t.end(ctx, nil)
+			t.settleDeferrals(ctx, nil)
 		}
 		cancel(context.Canceled)
 	}()
 	err = next.ProcessTask(throttle.ForWorkers.WithHost(withAttempt(ctx, t), t), task)
 	err = t.conclude(ctx, t.policy, err)
 	t.release(ctx)
-	t.end(ctx, err)
+	t.settleDeferrals(ctx, err)
 	ended = true
 	return err
 }
@@ -465,7 +465,7 @@ func (t *attempt) cancelBookings(ctx context.Context, task *asynq.Task) {
 	if err != nil {
 		return
 	}
-	_ = t.finish(ctx, func(ctx context.Context) error {
+	_ = t.cleanUp(ctx, func(ctx context.Context) error {
 		promoted, err := p.limits.Cancel(ctx, demand.Request(t.job))
 		t.a.promotions.add(promoted...)
 		return err

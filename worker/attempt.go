@@ -69,7 +69,7 @@ type attempt struct {
 	toldCharged   map[string]int // by rule that was adjusted: what the observer knows that it is charged
 	ownDeferrals  []attemptDeferral
 	stayed        int           // times that a Retry-After was waited for in the worker slot
-	waitedInVain  time.Duration // for calls that clean up, see finish
+	waitedInVain  time.Duration // for calls that clean up, see cleanUp
 }
 
 // decided is a decision of the attempt: a grant, with its charge, which Adjust may correct, or what is behind a deferral.
@@ -212,9 +212,9 @@ func (t *attempt) redeem(ctx context.Context, p *throttle.Policy, r throttle.Req
 // errSlowAnswer is the error of an admission that takes too long, and of a call that cleans up.
 var errSlowAnswer = fmt.Errorf("worker: the rules did not answer in time: %w", throttle.ErrUnavailable)
 
-// finish makes a call that must be made although the attempt is over. On a Cluster its worker waits for that no longer than afterWait, and
+// cleanUp makes a call that must be made, whatever becomes of the attempt. On a Cluster its worker waits for that no longer than afterWait, and
 // the call goes on in the background. later is called once if the call fails or takes too long: it has the call repeated. It may be nil.
-func (t *attempt) finish(ctx context.Context, call func(context.Context) error, later func()) error {
+func (t *attempt) cleanUp(ctx context.Context, call func(context.Context) error, later func()) error {
 	if later == nil {
 		later = func() {}
 	}
@@ -370,7 +370,7 @@ func (t *attempt) keepGrant(ctx context.Context, p *throttle.Policy, d throttle.
 			if !leased {
 				return
 			}
-			_ = t.finish(ctx, func(ctx context.Context) error {
+			_ = t.cleanUp(ctx, func(ctx context.Context) error {
 				promoted, err := end(ctx)
 				t.a.promotions.add(promoted...)
 				return err
@@ -489,7 +489,7 @@ func (t *attempt) logUnanswered(p *throttle.Policy, cause error) {
 
 // returnGrant gives a grant back that could not be used. The task stays first in its line.
 func (t *attempt) returnGrant(ctx context.Context, p *throttle.Policy, d throttle.Decision) {
-	_ = t.finish(ctx, func(ctx context.Context) error {
+	_ = t.cleanUp(ctx, func(ctx context.Context) error {
 		promoted, err := throttle.ForWorkers.Return(ctx, p, d.Request)
 		t.a.promotions.add(promoted...) // some hash slots of a Cluster may have promoted jobs when another failed
 		return err
@@ -508,7 +508,7 @@ func (t *attempt) refundAndForget(ctx context.Context) {
 }
 
 // deferTo makes a deferral of the attempt, with the booking behind it. The deferral counts when the
-// handler returns it, see end.
+// handler returns it, see settleDeferrals.
 func (t *attempt) deferTo(d deferral, h decided) error {
 	d.token, d.task, d.unique, d.retried, d.made = throttle.NewToken(), t.event(), t.unique, t.retried, time.Now()
 	t.mu.Lock()
@@ -536,17 +536,17 @@ func (t *attempt) refund(ctx context.Context, g decided) {
 		return
 	}
 	g.Job = "" // its booking ended with the grant: if there is one now, a later Acquire made it
-	_ = t.finish(ctx, func(ctx context.Context) error {
+	_ = t.cleanUp(ctx, func(ctx context.Context) error {
 		promoted, err := g.policy.Refund(ctx, g.Request)
 		t.a.promotions.add(promoted...)
 		return err
 	}, func() { t.a.lateGiveBacks.refund(g.policy, g.Request) })
 }
 
-// end looks at what the handler made of its deferrals: the one that it returned counts, and
+// settleDeferrals looks at what the handler made of its deferrals: the one that it returned counts, and
 // the bookings of the others are cancelled. A task that is deferred did not do its work: what it had
 // been granted goes back. A handler that went on without what it asked for has used the rest.
-func (t *attempt) end(ctx context.Context, err error) {
+func (t *attempt) settleDeferrals(ctx context.Context, err error) {
 	t.mu.Lock()
 	deferrals := t.ownDeferrals
 	t.ownDeferrals = nil
@@ -579,7 +579,7 @@ func (t *attempt) cancelBooking(ctx context.Context, h decided) {
 	if h.policy == nil {
 		return
 	}
-	_ = t.finish(ctx, func(ctx context.Context) error {
+	_ = t.cleanUp(ctx, func(ctx context.Context) error {
 		promoted, err := h.policy.Cancel(ctx, h.Request)
 		t.a.promotions.add(promoted...)
 		return err

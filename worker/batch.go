@@ -78,9 +78,9 @@ func (s *batches) state(ctx context.Context, b batchID) batchscripts.State {
 	return state
 }
 
-// end counts a task whose end asynq has written, if it is one of a batch. dropped says
+// countEnd counts a task whose end asynq has written, if it is one of a batch. dropped says
 // that it did not run. What is not counted here is found by the feeder of the batch.
-func (s *batchCounts) end(ctx context.Context, op asynqwire.Op, call asynqwire.Call, dropped func() bool) {
+func (s *batchCounts) countEnd(ctx context.Context, op asynqwire.Op, call asynqwire.Call, dropped func() bool) {
 	var outcome batchscripts.Outcome
 	switch op {
 	case asynqwire.OpDone, asynqwire.OpComplete:

@@ -45,13 +45,13 @@ type client struct {
 func (c *client) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
 	sha := asynqwire.SHA(text)
 	if asynqwire.ListsExpired(sha) && !c.recovers(ctx) {
-		return nothing(ctx)
+		return answerNone(ctx)
 	}
 	args = c.withRightInstants(sha, args)
 	op, call := asynqwire.Recognise(sha, keys, args)
 	if op == asynqwire.OpDone || op == asynqwire.OpComplete {
 		if err := c.a.finished.learn(sha, text, call.TaskKey); err != nil { // it was tried a moment ago
-			return failed(ctx, err)
+			return answerError(ctx, err)
 		}
 	}
 	cmd := c.dispatch(ctx, op, call, func(ctx context.Context) *redis.Cmd {
@@ -64,7 +64,7 @@ func (c *client) Eval(ctx context.Context, text string, keys []string, args ...a
 // EvalSha is how asynq runs its scripts.
 func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	if asynqwire.ListsExpired(sha) && !c.recovers(ctx) {
-		return nothing(ctx)
+		return answerNone(ctx)
 	}
 	args = c.withRightInstants(sha, args)
 	op, call := asynqwire.Recognise(sha, keys, args)
@@ -79,7 +79,7 @@ func (c *client) EvalSha(ctx context.Context, sha string, keys []string, args ..
 		})
 	})
 	if wantsText := c.keepFinished(op, call, cmd.Err(), sha, keys, args); wantsText {
-		return failed(ctx, redis.ErrNoScript) // now asynq sends the text
+		return answerError(ctx, redis.ErrNoScript) // now asynq sends the text
 	}
 	return cmd
 }
@@ -122,7 +122,7 @@ func (c *client) eval(ctx context.Context, text string, keys []string, args []an
 
 const (
 	// recoverAfter is how long after an outage no task is taken for one of a dead process.
-	recoverAfter = 3 * archiveWatchEvery
+	recoverAfter = 3 * unwrittenEvery
 	// recoverWithin bounds the wait for that: of a Cluster a part may be away for long.
 	recoverWithin = 10 * time.Second
 	// recoverSlack is how long ago a lease must have ended, as asynq has it: clocks may differ.
@@ -200,13 +200,13 @@ func (c *client) dispatch(ctx context.Context, op asynqwire.Op, call asynqwire.C
 func (c *client) finishWithFreshContext(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
 	left := c.freshContextLeft(time.Now())
 	if left <= 0 {
-		return failed(ctx, ctx.Err())
+		return answerError(ctx, ctx.Err())
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
 	defer cancel()
 	if op == asynqwire.OpRetry && c.wrote(ctx, call) {
 		c.a.freshContextUntil.Store(nil)
-		return done(ctx) // and what is in flight is another delivery of it
+		return answerOK(ctx) // and what is in flight is another delivery of it
 	}
 	cmd := c.finishOrDefer(ctx, op, call, run)
 	if err := cmd.Err(); err == nil || rediserr.Of(err).Answered() {
@@ -248,7 +248,7 @@ func (c *client) finishOrDefer(ctx context.Context, op asynqwire.Op, call asynqw
 func (c *client) runFinish(ctx context.Context, op asynqwire.Op, call asynqwire.Call, run func(context.Context) *redis.Cmd) *redis.Cmd {
 	cmd := run(ctx)
 	if cmd.Err() == nil {
-		c.a.batchCounts.end(ctx, op, call, func() bool {
+		c.a.batchCounts.countEnd(ctx, op, call, func() bool {
 			_, dropped := c.a.batches.dropped.take(call.TaskKey, time.Now())
 			return dropped
 		})
@@ -261,7 +261,7 @@ func (c *client) runFinish(ctx context.Context, op asynqwire.Op, call asynqwire.
 		// The task is not active any more: this call was done before and its answer was
 		// lost, or the lease was lost. asynq would repeat the call in some seconds, and
 		// might end another delivery of the same task by that.
-		return done(ctx)
+		return answerOK(ctx)
 	case cmd.Err() == nil && (op == asynqwire.OpDone || op == asynqwire.OpComplete):
 		c.a.recentlyDone.take(call.TaskKey, time.Now())
 		c.a.finished.forget(call.TaskKey)
@@ -319,7 +319,7 @@ func (c *client) deferTask(ctx context.Context, op asynqwire.Op, call asynqwire.
 	d := c.a.deferrals.inText(m.ErrorMsg)
 	if m.ErrorMsg == asynq.ErrLeaseExpired.Error() {
 		// asynq's recoverer found a task whose end or deferral could not be written during an outage
-		if cmd := c.a.finished.end(ctx, call.TaskKey); cmd != nil {
+		if cmd := c.a.finished.writeIfGivenUp(ctx, call.TaskKey); cmd != nil {
 			return cmd
 		}
 		d = c.a.deferrals.ofTask(call.Queue, call.TaskID)
@@ -330,7 +330,7 @@ func (c *client) deferTask(ctx context.Context, op asynqwire.Op, call asynqwire.
 	if d.task.ID != call.TaskID || d.task.Queue != call.Queue {
 		return nil
 	}
-	_, _ = c.a.answered.take(call.TaskKey, time.Now())
+	_, _ = c.a.returnedDeferrals.take(call.TaskKey, time.Now())
 	if op == asynqwire.OpRetry && m.ErrorMsg != asynq.ErrLeaseExpired.Error() && !c.a.deferrals.wasJudged(d) {
 		c.a.logOnce("other configuration", func() {
 			c.a.log.Error("a server of this adapter does not have the configuration that Adapter.Server returned: limits hold, but your "+
@@ -346,13 +346,13 @@ func (c *client) deferTask(ctx context.Context, op asynqwire.Op, call asynqwire.
 // It returns nil when the attempt was not deferred.
 func (c *client) deferHidden(ctx context.Context, call asynqwire.Call) *redis.Cmd {
 	now := time.Now()
-	d, ok := c.a.answered.take(call.TaskKey, now)
+	d, ok := c.a.returnedDeferrals.take(call.TaskKey, now)
 	if !ok {
 		return nil
 	}
 	cmd := c.deferBy(ctx, d)
 	if cmd.Err() != nil {
-		c.a.answered.put(call.TaskKey, d, now) // asynq repeats the call
+		c.a.returnedDeferrals.put(call.TaskKey, d, now) // asynq repeats the call
 		return cmd
 	}
 	c.a.counters.hidden.Add(1)
@@ -374,7 +374,7 @@ func (c *client) deferBy(ctx context.Context, d *deferral) *redis.Cmd {
 	})
 	if isNotFound(cmd.Err()) { // as in runFinish: its lease was lost
 		c.a.deferrals.remove(d)
-		return done(ctx)
+		return answerOK(ctx)
 	}
 	// Any other error is repeated by asynq's syncer, through here again; the
 	// script knows the token and writes it once.
@@ -400,22 +400,22 @@ func (c *client) forgetDue(ctx context.Context, call asynqwire.Call) {
 	}
 }
 
-// done is the answer of a script of asynq that went well.
-func done(ctx context.Context) *redis.Cmd {
+// answerOK is the answer of a script of asynq that went well.
+func answerOK(ctx context.Context) *redis.Cmd {
 	cmd := redis.NewCmd(ctx)
 	cmd.SetVal("OK")
 	return cmd
 }
 
-// failed is the answer of a script that failed.
-func failed(ctx context.Context, err error) *redis.Cmd {
+// answerError is the answer of a script that failed.
+func answerError(ctx context.Context, err error) *redis.Cmd {
 	cmd := redis.NewCmd(ctx)
 	cmd.SetErr(err)
 	return cmd
 }
 
-// nothing is the answer of a script that lists tasks and found none.
-func nothing(ctx context.Context) *redis.Cmd {
+// answerNone is the answer of a script that lists tasks and found none.
+func answerNone(ctx context.Context) *redis.Cmd {
 	cmd := redis.NewCmd(ctx)
 	cmd.SetVal([]any{})
 	return cmd
@@ -494,7 +494,7 @@ func (p *finishPipeline) evalSha(ctx context.Context, sha string, keys []string,
 		return cmd
 	}
 	if f.again && !f.answered && took(ctx) {
-		return done(ctx)
+		return answerOK(ctx)
 	}
 	if f.again {
 		f.Cmd.SetErr(nil)

@@ -35,7 +35,7 @@ type deferral struct {
 	record    queuescripts.WaitRecord
 	cause     error // a throttle.ThrottledError, or what kept Redis from answering
 	judged    bool  // asynq has asked the adapter whether it is a failure; under the lock of deferrals
-	ended     bool  // the attempt has ended with it; under the same lock
+	returned  bool  // the attempt has ended with it; under the same lock
 }
 
 // causes are the reasons of deferrals as they stand in Redis.
@@ -162,18 +162,18 @@ func (s *deferrals) wasJudged(d *deferral) bool {
 	return d.judged
 }
 
-// end notes that the attempt has ended with the deferral, which asynq is to write.
-func (s *deferrals) end(d *deferral) {
+// markReturned notes that the attempt has ended with the deferral, which asynq is to write.
+func (s *deferrals) markReturned(d *deferral) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d.ended = true
+	d.returned = true
 }
 
-// hasEnded says whether it has.
-func (s *deferrals) hasEnded(d *deferral) bool {
+// wasReturned says whether it has.
+func (s *deferrals) wasReturned(d *deferral) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return d.ended
+	return d.returned
 }
 
 // underWay says whether some task of this id is just being deferred.
@@ -230,40 +230,39 @@ func (s *deferrals) removeLocked(d *deferral) bool {
 	return true
 }
 
-// purge forgets what asynq will not come for any more: its handler returned too late. archiveWatch forgets the rest.
+// purge forgets what asynq will not come for any more: its handler returned too late. unwrittenDeferrals forgets the rest.
 func (s *deferrals) purge(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.byToken {
-		if !d.ended && now.Sub(d.made) > deferralTTL {
+		if !d.returned && now.Sub(d.made) > deferralTTL {
 			s.removeLocked(d)
 		}
 	}
 }
 
 const (
-	// archiveWatchEvery is how often deferrals are looked at that asynq has not written.
-	archiveWatchEvery = time.Second
-	// archiveWatchMost bounds how many of them are looked at each time.
-	archiveWatchMost = 100
+	// unwrittenEvery is how often deferrals are looked at that asynq has not written.
+	unwrittenEvery = time.Second
+	// unwrittenMost bounds how many of them are looked at each time.
+	unwrittenMost = 100
 )
 
-// archiveWatch finds throttled tasks that asynq has archived without a call that is known here. And it
-// writes the deferrals that asynq has given up: after an outage beyond the lease of a task asynq repeats nothing, and
-// half a minute later another pool would take the task for one whose process has died, and count a failure.
-// While asynq writes what it should, it asks Redis for nothing.
-type archiveWatch struct {
+// unwrittenDeferrals writes the deferrals that asynq has given up: after an outage beyond the lease of a task asynq repeats nothing, and
+// half a minute later another pool would take the task for one whose process has died, and count a failure. And it finds throttled
+// tasks that asynq has archived without a call that is known here. While asynq writes what it should, it asks Redis for nothing.
+type unwrittenDeferrals struct {
 	*core
 	deferrals *deferrals
 	write     func(context.Context, *deferral) *redis.Cmd
 }
 
-func (w *archiveWatch) run(ctx context.Context) {
-	every(ctx, archiveWatchEvery, func(now time.Time) { w.look(ctx, now) })
+func (w *unwrittenDeferrals) run(ctx context.Context) {
+	every(ctx, unwrittenEvery, func(now time.Time) { w.look(ctx, now) })
 }
 
-func (w *archiveWatch) look(ctx context.Context, now time.Time) {
-	unwritten := w.deferrals.unwritten(now, archiveWatchEvery, archiveWatchMost)
+func (w *unwrittenDeferrals) look(ctx context.Context, now time.Time) {
+	unwritten := w.deferrals.unwritten(now, unwrittenEvery, unwrittenMost)
 	if len(unwritten) == 0 {
 		return
 	}
@@ -275,7 +274,7 @@ func (w *archiveWatch) look(ctx context.Context, now time.Time) {
 		d := unwritten[i]
 		switch {
 		case !is.known: // asynq can't write it either
-		case is.givenUp && is.retried == d.retried && w.deferrals.hasEnded(d):
+		case is.givenUp && is.retried == d.retried && w.deferrals.wasReturned(d):
 			w.write(ctx, d) // nobody else has the task yet
 		// Another process may have got the task when its lease ended here, or an operator
 		// archived it: only the error of this deferral says that asynq wrote it.
@@ -326,7 +325,7 @@ func (c *core) statesOf(ctx context.Context, tasks []event.Task) []taskState {
 }
 
 // wasArchived tells that asynq has archived a throttled task.
-func (w *archiveWatch) wasArchived(d *deferral) {
+func (w *unwrittenDeferrals) wasArchived(d *deferral) {
 	if !w.deferrals.remove(d) {
 		return
 	}

@@ -47,7 +47,7 @@ package worker
 //	a batch is controlled  attempt -> batches; a task of it ends: client -> batchCounts
 //	a task is deleted      sweeper, or waker at its instant -> the places of the task are given up -> promotions
 //	a task is finished     client -> finishedTasks, when Redis does not answer before asynq's lease ends
-//	a task is archived     archiveWatch finds those that asynq archived though they were only deferred
+//	a deferral is not written   unwrittenDeferrals writes it, or finds that asynq archived the task
 //	a server changes       serverWatch, every 3 s: a new process, a clock that was set -> localClock
 //	a policy file changes  policyFiles
 //	once a minute          upkeep compares clocks, and forgets what is old
@@ -65,7 +65,7 @@ package worker
 //	attempt.go       attempt as the host of its handler: ask, wait, hold, defer, give back
 //	outcome.go       attempt after its handler: correct the charge, Retry-After
 //	policyfiles.go   follows policy files
-//	deferral.go      deferral, deferrals, archiveWatch
+//	deferral.go      deferral, deferrals, unwrittenDeferrals
 //	finished.go      finishedTasks: ends that could not be written; doneRun
 //	batch.go         batches, batchCounts
 //	waker.go         waker wakes what is due, in order, as workers are free; lead

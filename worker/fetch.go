@@ -373,8 +373,8 @@ func (f *fetcher) hold(q *fetchQueue, tasks []fetchedTask, n int) {
 }
 
 // keep holds what a call has brought for which no server waits any more: until the servers, which have gone on
-// to the other queues, have come round. After an error what is held is not of that call: it stays held for too long, as
-// another pool may have it by now. q.calling is locked.
+// to the other queues, have come round. After an error what is held is not of that call, and another
+// pool may have it by now: it is left to requeueOld. q.calling is locked.
 func (f *fetcher) keep(q *fetchQueue, err error) {
 	f.mu.Lock()
 	q.silent = false
@@ -540,13 +540,13 @@ func (c *client) fetch(ctx context.Context, call asynqwire.Call) *redis.Cmd {
 		cmd.SetErr(err)
 	case task != nil:
 		c.misses.Store(0)
-		c.answered(ctx)
+		c.queueAnswered(ctx)
 		c.a.idle.came()
 		c.a.noteDelivery(call.Queue, task.delivery)
 		cmd.SetErr(nil)
 		cmd.SetVal(task.text)
 	case foundEmpty:
-		c.answered(ctx)
+		c.queueAnswered(ctx)
 		c.missed()
 	}
 	return cmd
@@ -576,8 +576,8 @@ func (c *client) allFail(queue string, err error) bool {
 	return true
 }
 
-// answered notes that Redis has answered about a queue.
-func (c *client) answered(ctx context.Context) {
+// queueAnswered notes that Redis has answered about a queue.
+func (c *client) queueAnswered(ctx context.Context) {
 	c.a.sawAnswer(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -604,7 +604,7 @@ func (a *Adapter) noteDelivery(queue string, d delivery) {
 		return
 	}
 	key, now := a.keys(queue).Task(d.ID), time.Now()
-	_, _ = a.answered.take(key, now) // of an earlier delivery
+	_, _ = a.returnedDeferrals.take(key, now) // of an earlier delivery
 	a.inFlight.put(key, d, now)
 }
 

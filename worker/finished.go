@@ -55,14 +55,14 @@ type finishedTask struct {
 // leaseOfAsynq is how long asynq's leases last.
 const leaseOfAsynq = 30 * time.Second
 
-// is says that a task is in the state in which its handler left it, and that asynq has given it up. A later lease is that of
+// givenUpIn says that a task is in the state in which its handler left it, and that asynq has given it up. A later lease is that of
 // another delivery: of a message of the same id that was enqueued anew, or of another pool.
-func (t *finishedTask) is(s taskState) bool {
+func (t *finishedTask) givenUpIn(s taskState) bool {
 	return s.givenUp && s.retried == t.retried && s.lease <= t.lease
 }
 
-// mayBe says that it is in that state, and that asynq may still write its end.
-func (t *finishedTask) mayBe(s taskState) bool {
+// mayStillEndIn says that it is in that state, and that asynq may still write its end.
+func (t *finishedTask) mayStillEndIn(s taskState) bool {
 	return s.state == "active" && s.retried == t.retried && s.lease <= t.lease
 }
 
@@ -117,12 +117,12 @@ func (f *finishedTasks) forget(taskKey string) {
 	delete(f.tasks, taskKey)
 }
 
-// end writes the end of a task, if it is known here and nobody has got the task since. Otherwise it returns nil.
-func (f *finishedTasks) end(ctx context.Context, taskKey string) *redis.Cmd {
+// writeIfGivenUp writes the end of a task, if it is known here and nobody has got the task since. Otherwise it returns nil.
+func (f *finishedTasks) writeIfGivenUp(ctx context.Context, taskKey string) *redis.Cmd {
 	f.mu.Lock()
 	t := f.tasks[taskKey]
 	f.mu.Unlock()
-	if t == nil || !t.is(f.statesOf(ctx, []event.Task{t.task()})[0]) {
+	if t == nil || !t.givenUpIn(f.statesOf(ctx, []event.Task{t.task()})[0]) {
 		return nil
 	}
 	return f.writeEnd(ctx, t)
@@ -141,7 +141,7 @@ func (f *finishedTasks) writeEnd(ctx context.Context, t *finishedTask) *redis.Cm
 func (t *finishedTask) task() event.Task { return event.Task{Queue: t.call.Queue, ID: t.call.TaskID} }
 
 func (f *finishedTasks) run(ctx context.Context) {
-	every(ctx, archiveWatchEvery, func(time.Time) { f.look(ctx) })
+	every(ctx, unwrittenEvery, func(time.Time) { f.look(ctx) })
 }
 
 func (f *finishedTasks) look(ctx context.Context) {
@@ -153,12 +153,12 @@ func (f *finishedTasks) look(ctx context.Context) {
 	for i, t := range some {
 		tasks[i] = t.task()
 	}
-	for i, is := range f.statesOf(ctx, tasks) {
+	for i, state := range f.statesOf(ctx, tasks) {
 		switch t := some[i]; {
-		case !is.known:
-		case t.is(is):
+		case !state.known:
+		case t.givenUpIn(state):
 			f.writeEnd(ctx, t)
-		case !t.mayBe(is): // another process has it, or had it
+		case !t.mayStillEndIn(state): // another process has it, or had it
 			f.forget(t.call.TaskKey)
 			f.gone(ctx, t.call.TaskKey)
 		}

@@ -157,7 +157,7 @@ func (t *attempt) undoAdjusted(ctx context.Context, g decided) {
 	for _, l := range g.policy.Rules() {
 		nothing[l.Rule()] = 0
 	}
-	_ = t.finish(ctx, func(ctx context.Context) error {
+	_ = t.cleanUp(ctx, func(ctx context.Context) error {
 		promoted, err := g.charge.Adjust(ctx, nothing)
 		t.a.promotions.add(promoted...)
 		if err != nil {
@@ -267,7 +267,7 @@ func (t *attempt) postpone(ctx context.Context, p taskPolicy, later *RetryAfterE
 			t.a.lateGiveBacks.cancel(g.policy, g.Request)
 		}
 	}
-	failed := t.finish(ctx, func(after context.Context) error {
+	failed := t.cleanUp(ctx, func(after context.Context) error {
 		postpones, err := queuescripts.TimesPostponed(after, t.a.rdb, t.a.keys(t.queue), t.taskID)
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/headwayq/headway/internal/giveback"
 	"github.com/headwayq/headway/internal/promotion"
 	"github.com/headwayq/headway/internal/queuescripts"
+	"github.com/headwayq/headway/internal/rediserr"
 	"github.com/headwayq/headway/throttle"
 )
 
@@ -112,27 +114,30 @@ func (ps *promotions) add(promoted ...throttle.Promotion) {
 // a queue meanwhile are handled in one call. While a slot is free every call names the jobs that may have it, and one by one the work would
 // never catch up.
 func (ps *promotions) run(ctx context.Context, wakers map[string]*waker) {
+	type result struct {
+		queue string
+		left  promotion.Tasks // to be passed on once more
+	}
 	busy := make(map[string]promotion.Tasks) // the queues of which some are passed on, and what has come for each meanwhile
-	passed := make(chan string)
+	passed := make(chan result)
 	start := func(queue string, tasks promotion.Tasks) {
 		busy[queue] = make(promotion.Tasks)
-		go func() {
-			ps.passOn(ctx, queue, tasks, wakers[queue])
-			passed <- queue
-		}()
+		go func() { passed <- result{queue, ps.passOn(ctx, queue, tasks, wakers[queue])} }()
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			for len(busy) > 0 {
-				delete(busy, <-passed)
+				delete(busy, (<-passed).queue)
 			}
 			return
-		case queue := <-passed:
-			if next := busy[queue]; len(next) > 0 {
-				start(queue, next)
+		case r := <-passed:
+			next := busy[r.queue]
+			next.AddAll(r.left)
+			if len(next) > 0 {
+				start(r.queue, next)
 			} else {
-				delete(busy, queue)
+				delete(busy, r.queue)
 			}
 		case p := <-ps.waiting:
 			for queue, tasks := range ps.gather(p) {
@@ -165,8 +170,10 @@ func (ps *promotions) gather(first throttle.Promotion) map[string]promotion.Task
 
 // passOn lets the promoted tasks of a queue come earlier. Of those that are offered a
 // lease it wakes as many as there is room for. Without it all come at the instants that
-// they were promised. w is nil for a queue that is not served here.
-func (ps *promotions) passOn(ctx context.Context, queue string, tasks promotion.Tasks, w *waker) {
+// they were promised. w is nil for a queue that is not served here. Those that Redis did not take it returns after a pause: they are to be
+// passed on again, as their tasks would come at their old instants, which can be an hour away.
+func (ps *promotions) passOn(ctx context.Context, queue string, tasks promotion.Tasks, w *waker) (left promotion.Tasks) {
+	began := time.Now()
 	var gone []throttle.BookingRef
 	found := func(p throttle.Promotion, code int64) {
 		if code == queuescripts.Ended || ps.stayedAway(p) {
@@ -184,25 +191,29 @@ func (ps *promotions) passOn(ctx context.Context, queue string, tasks promotion.
 		switch {
 		case err != nil:
 			ps.logAndPause(ctx, "tasks that may come earlier can't be re-timed", err)
-			ps.tryAgain(tasks, moved)
+			if rediserr.MayPass(err) {
+				left = tasks
+				maps.DeleteFunc(left, func(id string, _ throttle.Promotion) bool { return slices.Contains(moved, id) })
+			}
 		case w != nil:
 			w.expect(tasks.First())
 		}
 	}
 	ps.cancelBookings(ctx, gone)
-}
-
-// tryAgain passes promotions on once more after a pause, because Redis did not take them. Their tasks would come at their old
-// instants, which can be an hour away.
-func (ps *promotions) tryAgain(tasks promotion.Tasks, moved []string) {
-	left := make([]throttle.Promotion, 0, len(tasks))
-	for id, p := range tasks {
-		if !slices.Contains(moved, id) {
-			p.Wait = max(0, p.Wait-promotionPause)
-			left = append(left, p)
-		}
+	if len(left) == 0 {
+		return nil
 	}
-	time.AfterFunc(promotionPause, func() { ps.add(left...) })
+	pause := time.NewTimer(promotionPause)
+	defer pause.Stop()
+	select {
+	case <-ctx.Done():
+	case <-pause.C:
+	}
+	for id, p := range left {
+		p.Wait = max(0, p.Wait-time.Since(began))
+		left[id] = p
+	}
+	return left
 }
 
 // stayedAway says that a task that does not exist did not exist [goneAfter] before either.

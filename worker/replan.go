@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -113,7 +114,7 @@ func (w *waker) planLoop(ctx context.Context) {
 // that, it tries again after the next look: the other pool may die.
 func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 	rules := seen.changed(planned)
-	if len(rules) == 0 {
+	if len(rules) == 0 || time.Now().Before(w.planAfter) {
 		return
 	}
 	claimed, open, err := queuescripts.ReplanClaim(ctx, w.rdb, w.keys, w.poolName, claimTTL, rules)
@@ -138,7 +139,9 @@ func (w *waker) plan(ctx context.Context, planned, seen limitVersions) {
 	}
 	again := time.Now().Add(replanAgain)
 	if !w.walk(ctx, changed) || !w.rest(ctx, time.Until(again), changed) || !w.walk(ctx, changed) {
-		w.release(ctx)
+		if !time.Now().Before(w.planAfter) { // else nobody tries again before the claim has run out
+			w.release(ctx)
+		}
 		return
 	}
 	if ok, err := queuescripts.ReplanDone(ctx, w.rdb, w.keys, w.poolName, changed); err != nil || !ok {
@@ -164,6 +167,7 @@ func (v limitVersions) changed(planned limitVersions) []queuescripts.RuleVersion
 			out = append(out, queuescripts.RuleVersion{Rule: rule, Version: version})
 		}
 	}
+	slices.SortFunc(out, func(a, b queuescripts.RuleVersion) int { return strings.Compare(a.Rule, b.Rule) })
 	return out
 }
 
@@ -190,7 +194,8 @@ func (w *waker) walk(ctx context.Context, rules []queuescripts.RuleVersion) bool
 		}
 		if len(r.Tasks) == 0 || r.Tasks[0].At.After(last) {
 			if unanswered != nil {
-				w.logAndPause(ctx, "the bookings of some deferred tasks can't be read", unanswered)
+				w.logFew("replan", func() { w.log.Warn("the bookings of some deferred tasks can't be read", zap.Error(unanswered)) })
+				w.planAfter = time.Now().Add(claimTTL)
 			}
 			return unanswered == nil
 		}
@@ -246,7 +251,7 @@ func isUnanswered(err error) bool {
 
 // replan moves the tasks of one portion that wait under a changed rule to
 // their new instants, and returns who moved. After an error that [isUnanswered] the others have moved.
-func (w *waker) replan(ctx context.Context, r queuescripts.ScanDeferredReply, rules []queuescripts.RuleVersion) (moved map[string]bool, unanswered error) {
+func (w *waker) replan(ctx context.Context, r queuescripts.ScanDeferredReply, rules []queuescripts.RuleVersion) (moved map[string]bool, err error) {
 	var bookings []throttle.BookingRef
 	var tasks []dueTask
 	for _, d := range r.Tasks {
@@ -272,7 +277,7 @@ func (w *waker) replan(ctx context.Context, r queuescripts.ScanDeferredReply, ru
 		case errors.Is(now.Err, throttle.ErrExceedsLimit), late:
 			at, in = r.Now, 0 // its admission fails it
 		case isUnanswered(now.Err):
-			unanswered = now.Err
+			err = now.Err
 			continue
 		case now.Err != nil || !now.Known:
 			continue
@@ -284,11 +289,11 @@ func (w *waker) replan(ctx context.Context, r queuescripts.ScanDeferredReply, ru
 		}
 	}
 	if len(retimings) == 0 {
-		return nil, unanswered
-	}
-	codes, err := queuescripts.Retime(ctx, w.rdb, w.keys, retimings)
-	if err != nil {
 		return nil, err
+	}
+	codes, failed := queuescripts.Retime(ctx, w.rdb, w.keys, retimings)
+	if failed != nil {
+		return nil, failed
 	}
 	moved = make(map[string]bool)
 	for n, code := range codes {
@@ -302,5 +307,5 @@ func (w *waker) replan(ctx context.Context, r queuescripts.ScanDeferredReply, ru
 	w.adopts = time.Now().Add(lookMost) // by then the pools that deferred them have looked
 	w.mu.Unlock()
 	w.ring()
-	return moved, unanswered
+	return moved, err
 }

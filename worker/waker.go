@@ -68,8 +68,9 @@ type waker struct {
 	keys  queuescripts.QueueKeys
 	bell  chan struct{}
 
-	limits   chan limitVersions         // the newest look at the limits in force
-	planning []queuescripts.RuleVersion // the changes of which the log was told last
+	limits    chan limitVersions         // the newest look at the limits in force
+	planning  []queuescripts.RuleVersion // the changes of which the log was told last
+	planAfter time.Time                  // a queue of which some bookings could not be read is not planned again before
 
 	mu            sync.Mutex
 	next          time.Time            // local: when it will look again

@@ -414,7 +414,7 @@ func TestWriteTable(t *testing.T) {
 			if err := errors.Join(CheckTable(path), WriteTable(path, all)); err != nil {
 				t.Error(err)
 			}
-			if got := read(path); strings.Count(got, "| `workers` (failed) | 4m | 3 | 4 | 0 | 0 | 0 | 5 | 50 / 100 / 25 % | 46 % | 0s / 0s |\n| `none` (seed 7) | 0s |") != 1 || strings.Contains(got, "old") {
+			if got := read(path); strings.Count(got, "| `workers` (seed 0) (failed) | 4m | 3 | 4 | 0 | 0 | 0 | 5 | 50 / 100 / 25 % | 46 % | 0s / 0s |\n| `none` (seed 7) | 0s |") != 1 || strings.Contains(got, "old") {
 				t.Errorf("%s is\n%s", path, got)
 			}
 		}

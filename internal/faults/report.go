@@ -701,9 +701,10 @@ func table(all []Report) string {
 	b.WriteString("| fault | for | strikes | accepted | lost | sent again | without a cause | over a limit | no strike near | limit used |" +
 		" stall at a strike, p50 / worst |\n")
 	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
+	differ := slices.ContainsFunc(all, func(r Report) bool { return r.Seed != all[0].Seed })
 	for _, r := range all {
 		remark := ""
-		if r.Seed != all[0].Seed {
+		if differ {
 			remark = fmt.Sprintf(" (seed %d)", r.Seed)
 		}
 		if r.Failed() != nil {

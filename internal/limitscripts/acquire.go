@@ -91,7 +91,7 @@ func Acquire(ctx context.Context, c redis.Scripter, a AcquireArgs) (AcquireReply
 	call := Call{AcquireArgs: a}
 	r, said := sendAcquire(ctx, c, []*Call{&call})
 	call.read(&r, nowOf(&r))
-	call.confirmed(said)
+	call.failUnreplicated(said)
 	return call.AcquireReply, call.Err
 }
 
@@ -120,13 +120,13 @@ func readMany(calls []*Call, r *luascripts.Reply, said *luascripts.Confirmation)
 		if call.Err == nil && call.Status == askAlone {
 			call.Err = ErrRetrySingly
 		}
-		call.confirmed(said)
+		call.failUnreplicated(said)
 	}
 	return nil
 }
 
-// confirmed fails a grant that too few replicas have, if the call asked for some.
-func (c *Call) confirmed(said *luascripts.Confirmation) {
+// failUnreplicated fails a grant that too few replicas have, if the call asked for some.
+func (c *Call) failUnreplicated(said *luascripts.Confirmation) {
 	if c.Durable.Replicas > 0 && c.Err == nil && c.Status == Granted {
 		c.Err = said.Err(c.Durable.Replicas)
 	}
@@ -158,10 +158,8 @@ func (a *AcquireArgs) template() string {
 		b = append(strconv.AppendInt(b, n, 10), '|')
 	}
 	b = append(append(b, a.Gate.text()...), '|')
-	needs := luascripts.Flag(a.HoldAfterFailover) + 2*luascripts.Flag(a.Durable.Replicas > 0)
-	turns := luascripts.Flag(a.Policy != "") + luascripts.Flag(a.Policy != "" && a.Later)
-	for _, n := range [...]int{luascripts.Flag(a.WantLeft), turns, needs} {
-		b = append(b, '0'+byte(n), '|')
+	for _, yes := range [...]bool{a.WantLeft, a.Policy != "", a.Policy != "" && a.Later, a.HoldAfterFailover, a.Durable.Replicas > 0} {
+		b = append(b, '0'+byte(luascripts.Flag(yes)), '|')
 	}
 	return string(appendRules(b, a.Rules))
 }
@@ -180,7 +178,7 @@ func acquireCommand(calls []*Call) luascripts.Command {
 		keys = c.appendKeys(keys)
 	}
 	command := acquireScript.Begin(len(keys), len(calls)+2)
-	command.Confirm, command.OnlyFunctions = confirm, onlyFunctions
+	command.Confirm, command.OnlyFunctions, command.Resumes = confirm, onlyFunctions, true // what its token was granted is found
 	for _, key := range keys {
 		command.Add(key)
 	}

@@ -46,7 +46,7 @@ func Cancel(ctx context.Context, c redis.Scripter, a CancelArgs) (CancelReply, e
 		back = luascripts.Instant(a.Away)
 	}
 	call := cancelScript.Call(keysOfRules(a.Rules, a.Policy), grantArgs([]any{luascripts.TokenText(a.Token), a.Job, back}, a.Rules)...)
-	call.Once = a.Once
+	call.Once, call.Resumes = a.Once, !a.Once // nothing comes back twice
 	v, err := luascripts.Send(ctx, c, call).Result()
 	r := cancelScript.Read(5, v, err)
 	reply := CancelReply{Status: statusOf(&r), Rule: ruleOf(&r, len(a.Rules)), Now: r.Time(), Version: r.Int()}

@@ -22,9 +22,12 @@ var releaseScript = luascripts.NewScript("limit/release")
 
 // Release runs release.lua: a lease ends before its time.
 func Release(ctx context.Context, c redis.Scripter, p RuleCall, token uint64) (ReleaseReply, error) {
-	r := releaseScript.Ask(ctx, c, 5, p.all(), p.Permits, luascripts.Micros(p.Window), p.Version, luascripts.TokenText(token), luascripts.Instant(p.Closed))
-	reply := ReleaseReply{Status: statusOf(r), Released: r.Int() == 1, Now: r.Time(), Version: r.Int()}
-	reply.Promoted = promotionsOf(r, r.Int(), 1)
+	call := releaseScript.Call(p.all(), p.Permits, luascripts.Micros(p.Window), p.Version, luascripts.TokenText(token), luascripts.Instant(p.Closed))
+	call.Resumes = true // a lease that is gone stays so
+	v, err := luascripts.Send(ctx, c, call).Result()
+	r := releaseScript.Read(5, v, err)
+	reply := ReleaseReply{Status: statusOf(&r), Released: r.Int() == 1, Now: r.Time(), Version: r.Int()}
+	reply.Promoted = promotionsOf(&r, r.Int(), 1)
 	return reply, r.Err()
 }
 

@@ -148,6 +148,7 @@ type Command struct {
 	Confirm       *Confirmation // nil when no replica need have it
 	OnlyFunctions bool          // its function remembers from call to call, so a script won't do
 	Once          bool          // the client must not repeat it by itself, see once.go
+	Resumes       bool          // the same call does the rest when a slot that moves has ended the script half done
 }
 
 // Add adds keys, and behind the last key arguments.
@@ -221,14 +222,13 @@ type sending struct {
 	load error      // what came of loading the library for it
 }
 
-// Send sends a call, and answers its command. It waits for a slot that moves. A call that a move has ended half done is made again, but
-// for one that may be sent once only.
+// Send sends a call, and answers its command. It waits for a slot that moves.
 func Send(ctx context.Context, c redis.Scripter, call Command) *redis.Cmd {
-	repeats := movingSlotOrHalfDone
-	if call.Once {
-		repeats = movingSlot
+	refusal := movingSlot
+	if call.Resumes {
+		refusal = movingSlotOrHalfDone
 	}
-	return sendWhile(ctx, c, repeats, func() *redis.Cmd { return sendOnce(ctx, c, call) })
+	return sendWhile(ctx, c, refusal, func() *redis.Cmd { return sendOnce(ctx, c, call) })
 }
 
 func sendOnce(ctx context.Context, c redis.Scripter, call Command) *redis.Cmd {
@@ -254,8 +254,7 @@ const (
 // node. Nothing has run. go-redis asks both nodes, and gives up after a few questions.
 var movingSlot = regexp.MustCompile(`(?:^|: )(?:TRYAGAIN|ASK|MOVED) `)
 
-// movingSlotOrHalfDone is such a refusal, or that of a command of a script which has emptied one of its keys before. The node takes an
-// empty key for one that has moved, and ends the script. What the script has written stays.
+// movingSlotOrHalfDone is such a refusal, or that of a script which was ended half done, see [rediserr.HalfDone].
 var movingSlotOrHalfDone = regexp.MustCompile(movingSlot.String() + "|" + rediserr.HalfDone)
 
 // redirect is such a refusal by which a node names another one.

@@ -20,7 +20,7 @@ type Kind int
 
 // The first seven are answers of a server, and the call has not run, except after [OK]. Our
 // scripts refuse before their first write, and after it Redis stops no script for any of
-// the reasons below. There is one that it does stop one for, see [HalfDone].
+// the reasons below. One reason is left, see [HalfDone].
 const (
 	// OK: there is no error, or the answer is that there is no value ([redis.Nil]).
 	OK Kind = iota
@@ -80,8 +80,9 @@ const (
 	noRight    = "The user executing the script can't run this command"
 )
 
-// HalfDone stands in the answer to a script that has emptied one of its keys, while the slot of its keys moves to another node of a Cluster.
-// The node takes the empty key for one that has moved, and ends the script when it touches the key again. What it has written stays.
+// HalfDone stands in the answer to a script that has emptied one of its keys while their slot moves to another node of a Cluster. While
+// a slot moves, its node refuses a command on a key that does not exist: the key may have moved. So it ends the script when that
+// touches the empty key again. What the script has written stays.
 const HalfDone = "attempted to access a non local key"
 
 // Of says what an error means. It sees through wrapped errors.

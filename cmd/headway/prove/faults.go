@@ -177,6 +177,12 @@ func judgeKept(args []string, e env) int {
 		return exitUsage
 	}
 	var failed []error
+	if *path != "" {
+		if err := faults.CheckTable(*path); err != nil {
+			_, _ = fmt.Fprintf(e.stderr, "headway prove: %v\n", err)
+			return exitUsage
+		}
+	}
 	var reports []faults.Report
 	for _, dir := range dirs {
 		r, err := faults.Judge(dir)

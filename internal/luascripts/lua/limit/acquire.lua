@@ -18,8 +18,10 @@
 --                     max_us     longest wait that makes sense, -1 for any
 --                     gate       when work may run, see gate.lua; "" for always
 --                     want_left  1: how many permits are left, too
---                     turns      1: the policy has several rules; 2: and some are in a later hash slot, which may refuse what is granted here
---                     safe       1: not while permits may count that this server has not heard of, see server.lua; 2: a WAIT comes after it; 3: both
+--                     turns      1: the policy has several rules
+--                     later      1: some of them are in a later hash slot, which may refuse what is granted here
+--                     hold       1: not while permits may count that this server has not heard of, see server.lua
+--                     wait       1: a WAIT comes after the call
 --                     rules      9 of each, see rulecall.lua
 --                     Behind the template of a call with stored limits come for each rule the versions of the limit and of the closing, as
 --                     the caller knows them, 0 for none. Where another is stored the answer is 7, without a version
@@ -45,7 +47,7 @@ local counts_until = rulecall.counts_until
 local ANEW, BOOK, decide, put_all = decisions.ANEW, decisions.BOOK, decisions.decide, decisions.put_all
 
 local call, byte, sub, match, ceil, max = redis.call, string.byte, string.sub, string.match, math.ceil, math.max
-local TEMPLATE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
+local TEMPLATE = "^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|()"
 
 -- close_after_failover closes the rules of a template until what this server may have forgotten has stopped to count.
 -- Where nobody can say how long that is, the template has a text in `failover_fault`, and its calls fail
@@ -73,14 +75,14 @@ end
 --   may_be_short         true when shortcut.lua may answer; short: and nothing is closed now, see close_after_failover
 --   closings             until when each rule is closed, as the text says
 --   hold_after_failover  true when nothing is granted while permits may count that this server has not heard of
---   confirmed            true when a WAIT comes after the call
+--   replicated           true when a WAIT comes after the call
 --   failover_fault       why nobody can tell until when the rules are to be closed
 --   once                 true when a text like this hardly comes again, see memo.lua
 local read_template = memo(function(text)
-  local mode, inline, longest, open, want_left, turns, safe, rules_start = match(text, TEMPLATE)
+  local mode, inline, longest, open, want_left, turns, later, hold, wait, rules_start = match(text, TEMPLATE)
   local template = {
     mode = tonumber(mode), inline = tonumber(inline), longest = tonumber(longest), gate = gate(open), want_left = want_left == "1",
-    turns = turns ~= "0", later = turns == "2", hold_after_failover = safe == "1" or safe == "3", confirmed = safe > "1",
+    turns = turns == "1", later = later == "1", hold_after_failover = hold == "1", replicated = wait == "1",
     rules = rulecall.read_rules(text, rules_start), keys = 0, worthy = false, short = false, may_be_short = false, closings = {}, failover_fault = nil,
     first_grants = false, once = tonumber(longest) > 0 or tonumber(mode) == ANEW,
   }

@@ -61,8 +61,9 @@ return function(keys, args)
   local given, at, promoted = 0, now, {}
   for i, rule in ipairs(rules) do
     local held = rule.found and rule.found > 0 and rule.found
-    -- the first write frees: a full Redis must not refuse to take anything back
-    if token ~= "" and (i == 1 or rule.kind.lease) then redis.call("ZREM", rule.tokens, token) end
+    if i == 1 then redis.call("ZREM", rule.tokens, "") end -- nothing: a write that needs no memory comes first, so that a full Redis lets the others pass
+    -- before anything comes back: a moving hash slot may end the script, and the same call must not give it back twice
+    if token ~= "" and (i == 1 or rule.kind.lease) then withdraw(rule, token, rule.found, stated_until, now) end
     if rule.member ~= "" and back == 0 then
       find_ticket_alone(rule)
       leave(rule)
@@ -70,7 +71,6 @@ return function(keys, args)
       step_aside(rule, now, now)
     end
     if held and not rule.kind.lease then unspend(rule, now, held, rule.want, token, rule.stated_worth) end
-    if token ~= "" and (i == 1 or rule.kind.lease) then withdraw(rule, token, rule.found, stated_until, now) end
     if i == 1 and held then
       given, at = 1, max(held, now)
     end

@@ -375,7 +375,7 @@ local function decide(script, template, keys, k, text)
   if held and held < 0 or mode == ANEW and not held then return answer(call, WITHDRAWN, 0, 0) end
   if mode == ANEW then return grant_anew(script, call, held) end
   if held then
-    if template.confirmed then
+    if template.replicated then
       script.repeats = script.repeats or {}
       for _, rule in ipairs(rules) do table.insert(script.repeats, rule.key) end
     end
