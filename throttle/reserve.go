@@ -74,7 +74,7 @@ func (v *Reservation) Granted() bool {
 	return v.d.Granted && !v.ahead && !v.over
 }
 
-// lastAnswer is the last answer to somebody who was not granted.
+// lastAnswer is what a caller without a permit was told last.
 func (v *Reservation) lastAnswer() Decision {
 	v.mu.Lock()
 	defer v.mu.Unlock()

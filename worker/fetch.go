@@ -373,8 +373,8 @@ func (f *fetcher) hold(q *fetchQueue, tasks []fetchedTask, n int) {
 }
 
 // keep holds what a call has brought for which no server waits any more: until the servers, which have gone on
-// to the other queues, have come round. After an error what is held is not of that call, and another
-// pool may have it by now: it is left to requeueOld. q.calling is locked.
+// to the other queues, have come round. After an error the call has brought
+// nothing. What is held then is older, and another pool may have it by now: requeueOld gives it back. q.calling is locked.
 func (f *fetcher) keep(q *fetchQueue, err error) {
 	f.mu.Lock()
 	q.silent = false

@@ -76,7 +76,7 @@ func TestPromotionsBesideAnErrorArePassedOn(t *testing.T) {
 	}
 }
 
-// One hash slot granted, and was given back because the next one could not be asked. Who comes next in its line hears of it.
+// The first hash slot grants, and the next one can't be asked, so the grant goes back. The next job in the line of the first one hears of it.
 func TestPromotionsBesideAFailedAdmissionArePassedOn(t *testing.T) {
 	t.Parallel()
 	redistest.NeedFunctions(t)

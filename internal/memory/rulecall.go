@@ -503,9 +503,9 @@ func (r *ruleCall) firstTicket() int64 {
 	return ticket
 }
 
-// ticketAgain is for a job whose grant comes back because a later hash slot refuses: the ticket that was kept. There is none in two cases.
-// Too many jobs were granted after it: then it goes before all. Or nobody had a place here at the grant: then it goes before those who wait in
-// the line, as they came later, and behind all turns when nobody waits there.
+// ticketAgain is the ticket that was kept of a job. Its grant comes back, because a later hash slot refuses. There are two cases in which no
+// ticket was kept. When too many jobs were granted after it, the job goes before all. When nobody had a place here at the grant, all who
+// wait came later. Then the job goes before the line, and behind all turns when the line is empty.
 func (r *ruleCall) ticketAgain() int64 {
 	ticket, some := r.line.granted.score(r.member)
 	switch {

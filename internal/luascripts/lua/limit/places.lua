@@ -213,9 +213,9 @@ local function leave_granted(rule)
   leave(rule)
 end
 
--- ticket_again is for a job whose grant comes back because a later hash slot refuses: the ticket that was kept. There is none in two
--- cases. Too many jobs were granted after it: then it goes before all. Or nobody had a place here at the grant: then it goes before those
--- who wait in the line, as they came later, and behind all turns when nobody waits there
+-- ticket_again is the ticket that was kept of a job. Its grant comes back, because a later hash slot refuses. There are two cases in which
+-- no ticket was kept. When too many jobs were granted after it, the job goes before all. When nobody had a place here at the grant, all
+-- who wait came later. Then the job goes before the line, and behind all turns when the line is empty
 local function ticket_again(rule)
   local ticket = rule.marked and granted_ticket(redis.call("ZSCORE", rule.line, "~" .. rule.member))
   if not ticket then return (rule.front or granted_jobs(rule) >= GRANTED_MOST) and first_ticket(rule) or last_ticket(rule) end
